@@ -1,7 +1,7 @@
-"""Addresses of servers and databases, as others may see them: without user, password, token and query.
+"""Remove credentials from the addresses of servers and databases before others see them.
 
-An address is taken apart, and what can be read in more than one way is not shown at all: a password may hold any
-character, also those that end one elsewhere.
+A password may hold any character, also those that end a password elsewhere. So an address that can be read in more than
+one way is not shown at all.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[\w.~*-]*)(?::\d{0,5})?")
 _AUTHORITY = re.compile(r"[^/?#\\]*")
 _FILE = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?:[/.~]|[A-Za-z]:\\)")
-"""How a place begins that is in no need of a login."""
+"""Prefix of an address without a login."""
 _ON_DISK = ("sqlite", "file")
 """Schemes whose addresses have no host where their path begins at once."""
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _AFTER = ".,;:!?)]}>'\"…"
-"""What stands behind an address in a sentence."""
+"""Punctuation after an address in a sentence."""
 _QUERY = re.compile(r"(?<=url: )(/[^\s?]*)\?\S*")
-"""How libraries quote the path of an address alone."""
+"""Form in which libraries quote the path of an address."""
 _SHORTEST = 3
 """Characters of a secret that is looked for in a text; a shorter one would be found in any text."""
 
 
 def shown(address: str) -> str:
-    """An address without its user, password and query; of one that is ambiguous the scheme alone."""
+    """Remove user, password and query; of an ambiguous address only the scheme stays."""
     scheme, there, rest = address.partition("://")
     if not there:
         return address if "@" not in address or _FILE.match(address) else HIDDEN
@@ -45,14 +45,8 @@ def shown(address: str) -> str:
     return f"{scheme}://{host}{re.split('[?#]', tail, maxsplit=1)[0]}"
 
 
-def hidden(text: str, *addresses: str) -> str:
-    """A text without what is secret in the addresses that stand in it.
-
-    Parameters
-    ----------
-    *addresses : str
-        Addresses that the text may be about: what is secret in them is not shown wherever it stands.
-    """
+def redacted(text: str, *addresses: str) -> str:
+    """Remove the secrets of all addresses in a text."""
     for address in sorted(addresses, key=len, reverse=True):
         for form in (address, address.rstrip("/")):
             if "://" in form:
@@ -69,7 +63,7 @@ def _is_on_disk(scheme: str, rest: str) -> bool:
 
 
 def _divided(rest: str) -> tuple[str, str]:
-    """What stands before the first character that may end a host, and what comes then."""
+    """Split at the first character that may end a host."""
     match = _AUTHORITY.match(rest)
     end = match.end() if match else 0
     return rest[:end], rest[end:]
@@ -81,7 +75,7 @@ def _shown_in_text(match: re.Match[str]) -> str:
 
 
 def _secrets(address: str) -> Iterator[str]:
-    """User, password and query in every reading of an address, in the spellings that libraries give them."""
+    """User, password and query in every reading of an address, in the spellings of libraries."""
     scheme, there, rest = address.partition("://")
     if not there:
         return

@@ -1,4 +1,6 @@
-"""Small files that others wrote, read with bounds: nothing but plain files, no more than they may have, nothing that unfolds."""
+"""Read small YAML and JSON files of others with bounds: plain files only, limited in size, and without expanding
+aliases.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,13 @@ _MOST_VALUES = 300_000
 
 
 class DoubledError(ValueError):
-    """A key stands twice: readers do not agree on which of them counts."""
+    """A duplicate key: readers disagree on which value counts."""
 
 
 def content(path: Path, most: int = MAX_BYTES) -> bytes:
-    """The content of a small file. Waits for nobody, as reading from a pipe would.
+    """Read a small file without blocking, as reading from a pipe would.
 
-    Parameters
-    ----------
-    most : int
-        Bytes that it may have.
-
-    Raises
-    ------
-    OSError
-        It cannot be read, is no plain file, or is larger.
+    Raises `OSError` if it is unreadable, no plain file, or has over ``most`` bytes.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
@@ -44,15 +38,10 @@ def content(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def from_yaml(path: Path) -> Any:
-    """What a YAML file says: nothing but what JSON has as well, for what is kept of it is JSON.
+    """Parse a YAML file into values that JSON has too, because they are stored as JSON.
 
-    Raises
-    ------
-    OSError
-        As `content`.
-    ValueError
-        It is none, says little that stands for endlessly much, or has a key that is no text or a value that JSON does not
-        have, such as a date; what is wrong is one line.
+    Raises `OSError` as `content`, and `ValueError` with a reason of one line: no YAML, too many values by aliases, a
+    key that is no text, or a value that JSON does not have, such as a date.
     """
     import yaml
 
@@ -70,12 +59,9 @@ def from_yaml(path: Path) -> Any:
 
 
 def from_json(text: bytes) -> Any:
-    """What a JSON document says.
+    """Parse a JSON document.
 
-    Raises
-    ------
-    ValueError
-        It is none, a key stands in it twice, or it has more values than such a document has; what is wrong is one line.
+    Raises `ValueError` with a reason of one line: no JSON, a duplicate key, or too many values.
     """
     # Of a few bytes each, all of them at once would take the memory of a machine.
     if sum(text.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
@@ -93,13 +79,6 @@ def from_json(text: bytes) -> Any:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The mapping of a JSON document's pairs, for ``object_pairs_hook``.
-
-    Raises
-    ------
-    DoubledError
-        A key stands twice.
-    """
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         names = [name for name, _ in pairs]
@@ -108,7 +87,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _strange(value: Any) -> Iterator[str]:
-    """What YAML has and JSON does not, in words."""
+    """Name the first value that YAML has and JSON does not."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -123,7 +102,7 @@ def _strange(value: Any) -> Iterator[str]:
 
 
 def _values(value: Any, known: dict[int, int]) -> int:
-    """How many values there are, counted once for each place where they stand. What contains itself has no end."""
+    """Count the values, once for each place; a value that contains itself has no end."""
     if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
         return 1
     if id(value) not in known:

@@ -1,4 +1,4 @@
-"""Names to lazily imported classes, open to other packages through entry points."""
+"""Registries of lazily imported classes, open to other packages through entry points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a class lives, and what to install when its module cannot be imported."""
+    """Location of a class, and the package to install when its module cannot be imported."""
 
     target: str
     """``package.module:Class``."""
@@ -27,16 +27,10 @@ class Entry:
 
 
 class Registry(Generic[T]):
-    """The classes of one kind by name.
+    """Classes of one kind by name.
 
-    Parameters
-    ----------
-    kind : str
-        The word used in messages, such as ``"compiler"``.
-    group : str
-        The entry-point group from which other packages add names.
-    builtin : Mapping[str, Entry]
-        The names that this package brings. A third party cannot replace them.
+    ``kind`` is the word for messages, such as ``"compiler"``. The entry-point group ``group`` adds names of other
+    packages, which cannot replace ``builtin`` ones.
     """
 
     def __init__(self, kind: str, group: str, builtin: Mapping[str, Entry]) -> None:
@@ -46,7 +40,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def entries(self) -> Mapping[str, Entry]:
-        """Every known name, built in or from an installed package."""
+        """All entries, built in or from installed packages."""
         installed = {
             point.name: Entry(point.value, f"pip install --upgrade {point.dist.name}" if point.dist else "")
             for point in entry_points(group=self.group)
@@ -59,13 +53,7 @@ class Registry(Generic[T]):
         return [*self._builtin, *others]
 
     def require(self, name: str) -> Entry:
-        """Where the class called ``name`` lives; imports nothing.
-
-        Raises
-        ------
-        UnknownNameError
-            Nothing has this name.
-        """
+        """Look up an entry without importing it. Raises `UnknownNameError` for an unregistered name."""
         # Looking through every installed package takes a tenth of a second, which built-in names need not pay.
         entry = self._builtin.get(name) or self.entries.get(name)
         if entry is None:
@@ -73,15 +61,7 @@ class Registry(Generic[T]):
         return entry
 
     def get(self, name: str) -> type[T]:
-        """Import the class called ``name``.
-
-        Raises
-        ------
-        UnknownNameError
-            Nothing has this name.
-        DependencyError
-            Its module needs a package that is not installed.
-        """
+        """Import a class. Raises `UnknownNameError`, or `DependencyError` if its module needs a missing package."""
         entry = self.require(name)
         module, _, attribute = entry.target.partition(":")
         try:
@@ -93,22 +73,10 @@ class Registry(Generic[T]):
             raise DependencyError(f"{self.kind} {name!r} needs {error.name or error}{hint}") from error
 
 
-def brought(plugin: str, group: str, name: str, wanted: str) -> Any:
+def load_plugin(plugin: str, group: str, name: str, wanted: str) -> Any:
     """Import an entry point of one of this project's plugins.
 
-    Parameters
-    ----------
-    plugin : str
-        Its distribution, such as ``mlflow-ngraph-serve``.
-    group, name : str
-        Of the entry point.
-    wanted : str
-        The words of a message for what the entry point does.
-
-    Raises
-    ------
-    DependencyError
-        The plugin is not installed.
+    Raises `DependencyError` if the plugin is not installed; ``wanted`` describes the entry point in the message.
     """
     try:
         (point,) = distribution(plugin).entry_points.select(group=group, name=name)

@@ -1,4 +1,4 @@
-"""Other people's exceptions in one line: what went wrong, in which operator, and where in the model's own code."""
+"""Format third-party exceptions as a one-line reason, with the operator and the line of the model's code."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ _REWRITTEN: tuple[tuple[str, str], ...] = (
     (r"\bT\.int64\((\d+)\)", r"\1"),
     (r"(?s)\n*Command line: .*", ""),
 )
-"""What runtimes wrap around what they have to say, and what is left of it."""
+"""Wrappers of runtimes around their messages, with replacements."""
 
 _ABOUT = (
     re.compile(r"Error when translating node .*?target=torch\.ops\.(\w+\.\w+)"),
     re.compile(r"Error converting operator (\w+)"),
     re.compile(r"Failed deserializing node Node\(target='torch\.ops\.(\w+\.\w+)"),
 )
-"""How an exception says which operator its cause is about."""
+"""Messages of exceptions that name the operator."""
 
 _MARKED = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?\n(?:(?!\s*File ").*\n)*?(.+)\n[ \t]*~+[ \t]*<--- HERE')
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n[ \t]+(\S.*)')
@@ -100,10 +100,10 @@ _MACHINERY = ("torch", "torchvision", "sympy", "numpy", "mlflow_ngraph")
 
 
 def one_line(error: BaseException) -> str:
-    """What the last cause of an error says, in at most `LONGEST` characters, without what is not about the model.
+    """Format the root cause of an error in at most `LONGEST` characters, without text that is not about the model.
 
-    Before it stand the operator, where an exception that it caused names it, and the exception's type, where that says
-    anything; after it the line of the model's own code that led there. An error of this package is told as it is.
+    The operator comes first, where an exception in the chain names it, then the exception's type, where that says
+    anything. The line of the model's own code comes last. Errors of this package are shown unchanged.
     """
     if isinstance(error, NGraphError):
         return str(error)
@@ -128,7 +128,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _ended(error: SystemExit | KeyboardInterrupt) -> str:
-    """What code says that ends the process which runs it, or interrupts it."""
+    """Describe code that ends or interrupts its process."""
     what = "it ended the process" if isinstance(error, SystemExit) else "it interrupted the process"
     words = " ".join(str(error).split())
     if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code:
@@ -137,7 +137,7 @@ def _ended(error: SystemExit | KeyboardInterrupt) -> str:
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """An error and what it was raised from, the last cause last."""
+    """The chain of causes of an error, the last one last."""
     links = [error]
     while (cause := links[-1].__cause__) is not None and cause not in links:
         links.append(cause)
@@ -149,7 +149,7 @@ def _trimmed(text: str) -> str:
 
 
 def _shortened(text: str, longest: int) -> str:
-    """A text that is too long without its middle: what went wrong may stand at either end."""
+    """Cut the middle of a text that is too long: the cause may stand at either end."""
     if len(text) <= longest:
         return text
     end = longest // 3
@@ -157,7 +157,7 @@ def _shortened(text: str, longest: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The place in the model's code that a message quotes; a marked one first, and of others the innermost."""
+    """The place in the model's code that a message quotes: a marked one, else the innermost."""
     text = _shortened(text, _LONGEST_MESSAGE)
     marked = [place for place in _MARKED.findall(text) if not _NOT_THE_MODEL.search(place[0])]
     others = [place for place in _QUOTED.findall(text) if not _NOT_THE_MODEL.search(place[0])]
@@ -165,7 +165,7 @@ def _quoted(text: str) -> str:
 
 
 def _raised(error: BaseException) -> str:
-    """The innermost line of the model's own code that was running when an error was raised."""
+    """The innermost line of the model's own code in a traceback."""
     for frame, line in reversed(list(_in_model(error))):
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _MACHINERY:
             code = frame.f_code
@@ -174,7 +174,6 @@ def _raised(error: BaseException) -> str:
 
 
 def _in_model(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The frames of a traceback from the first ``forward`` on."""
     inside = False
     for frame, line in traceback.walk_tb(error.__traceback__):
         inside = inside or frame.f_code.co_name == "forward"

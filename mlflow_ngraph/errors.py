@@ -1,4 +1,4 @@
-"""Every exception that the package raises on purpose.
+"""The exception tree of the package.
 
 ::
 
@@ -69,7 +69,7 @@ class StudyError(UsageError):
 class UnknownNameError(UsageError):
     """A name is not registered.
 
-    The message lists what exists, or where that is much what comes closest, and names the likeliest first.
+    The message lists the registered names, the closest first; of many names only the closest.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
@@ -92,7 +92,7 @@ def few(names: list[str]) -> str:
 
 
 def _beginning(name: str, known: Iterable[str]) -> list[str]:
-    """What begins with a name, without what goes on from another such one."""
+    """Names with a prefix, without those that extend another such name."""
     names: list[str] = []
     for text in known:
         if name and text.startswith(name) and not any(text.startswith(f"{other}_") for other in names):
@@ -113,7 +113,7 @@ class DeviceError(UsageError):
 
 
 class DeviceBusyError(DeviceError):
-    """Somebody else is measuring on this machine; the message names them."""
+    """Another study is measuring on this machine; the message names it."""
 
 
 class DependencyError(UsageError):
@@ -125,7 +125,7 @@ class FleetError(UsageError):
 
 
 class FleetAwayError(FleetError):
-    """The engine of a fleet does not answer: nothing is wrong with the request."""
+    """The engine of a fleet does not answer; the request itself may be right."""
 
     exit_code = 1
 
@@ -135,7 +135,7 @@ class TrackingError(UsageError):
 
 
 class UnreachableError(TrackingError):
-    """The tracking server does not answer: nothing is wrong with the request."""
+    """The tracking server does not answer; the request itself may be right."""
 
     exit_code = 1
 
@@ -153,13 +153,13 @@ class UnsupportedError(CellError):
 
 
 class IncomparableError(CellError):
-    """An engine has another number of outputs than the model, or other shapes or types."""
+    """Outputs of an engine differ from the model's in number, shape or type."""
 
     verdict = Verdict.PARITY_FAILED
 
 
 class ImpossibleReadingError(CellError):
-    """A clock or a counter says what cannot be, so that nothing measured with it counts."""
+    """A clock or counter gave an impossible value, so nothing measured with it counts."""
 
 
 class CompileError(CellError):
@@ -167,19 +167,19 @@ class CompileError(CellError):
 
 
 class EngineError(NGraphError):
-    """A stored engine is damaged, or does not serve here."""
+    """A stored engine is damaged, or does not run on this machine."""
 
 
 class TransferError(EngineError):
-    """A file of an engine did not arrive, or could not be kept: nothing is known against the engine."""
+    """A file of an engine was not transferred or stored; the engine itself may be right."""
 
 
 class ArchiveError(NGraphError):
-    """An archive of studies is damaged, none at all, or has a study that went on differently here."""
+    """An archive of studies is damaged, is no archive, or conflicts with a study on this machine."""
 
 
 class DiskFullError(NGraphError):
-    """A disk that a study writes to has no room left. The study ends, and can be resumed."""
+    """A disk that a study writes to is full. The study ends, and can be resumed."""
 
 
 class JournalError(NGraphError):

@@ -1,7 +1,7 @@
-"""Figures that are estimated, with their errors: what they are compared and combined by. docs/explanation/comparing.md has the formulas.
+"""Estimated figures with their errors: ratios, means, sums and tests. docs/explanation/comparing.md has the formulas.
 
-Figures are positive, and errors are those of their logarithms: a ratio of figures is a difference there. Everything works
-on arrays, because a large table has thousands of comparisons.
+Figures are positive, and errors are those of their logarithms: a ratio of figures is a difference there. Everything
+works on arrays, because a large table has thousands of comparisons.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from scipy import special
 Array = NDArray[np.float64]
 
 LEVEL = 0.95
-"""Of every interval that this package reports."""
+"""Confidence level of every reported interval."""
 ALPHA = 0.05
 """p-value below which something differs, and from which on it is not told apart: of a whole family of comparisons."""
 WIDEST = 10.0
-"""How many times as large as its lower end the upper end of an interval may be. One that is wider tells no size, and is none."""
+"""Largest ratio of an interval's ends. A wider one says nothing about the size, and is left out."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Positive figures with the uncertainty of their logarithms: arrays of equal shape, which may be that of one number."""
+    """Positive figures with the standard errors of their logarithms, as arrays of equal shape (also 0-d)."""
 
     log: Array
     """Natural logarithms of the figures."""
@@ -36,36 +36,34 @@ class Estimate:
 
     @cached_property
     def value(self) -> Array:
-        """The figures themselves."""
         return np.exp(self.log)
 
     @cached_property
     def ends(self) -> tuple[Array, Array]:
-        """The ends of the intervals, however wide: what decisions stand on."""
+        """Ends of the intervals, however wide, for decisions."""
         reach = quantile(self.freedom) * self.error
         with np.errstate(over="ignore"):  # beyond all numbers: infinite, as it should be
             return np.exp(self.log - reach), np.exp(self.log + reach)
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Where there is an error: one round says nothing about the next."""
+        """Mask of figures that have an error: one round says nothing about the next."""
         return np.isfinite(self.error)
 
     def reach(self) -> Array:
-        """How far the upper ends of the intervals lie from the figures, as a share of these; NaN without an interval."""
+        """Distance of the upper ends from the figures as a share of these; NaN without an interval."""
         return self.ends[1] / self.value - 1
 
     def times(self, factor: ArrayLike) -> Estimate:
-        """The figures multiplied by exact, positive numbers."""
+        """Multiply by exact, positive numbers."""
         return replace(self, log=self.log + np.log(factor))
 
     def take(self, places: ArrayLike) -> Estimate:
-        """The figures at some places."""
         index = np.asarray(places)
         return Estimate(self.log[index], self.error[index], self.freedom[index])
 
     def where(self, mask: NDArray[np.bool_], other: Estimate) -> Estimate:
-        """These figures where ``mask`` holds, else the others."""
+        """Choose these figures where ``mask`` holds, else the others."""
         return Estimate(
             np.where(mask, self.log, other.log),
             np.where(mask, self.error, other.error),
@@ -73,7 +71,7 @@ class Estimate:
         )
 
     def over(self, other: Estimate) -> Estimate:
-        """The ratios to figures that were measured independently (Welch and Satterthwaite)."""
+        """Ratios to independently measured figures (Welch and Satterthwaite)."""
         variances = np.stack(np.broadcast_arrays(self.error**2, other.error**2))
         freedom = satterthwaite(variances, np.stack(np.broadcast_arrays(self.freedom, other.freedom)))
         with np.errstate(invalid="ignore"):
@@ -81,7 +79,7 @@ class Estimate:
         return Estimate(log, np.sqrt(variances.sum(axis=0)), freedom)
 
     def interval(self) -> tuple[Array, Array]:
-        """The ends of the intervals that are shown; NaN where there are none, or they would be wider than `WIDEST`."""
+        """Ends of the intervals for display; NaN where there are none, or they are wider than `WIDEST`."""
         narrow = 2 * quantile(self.freedom) * self.error <= np.log(WIDEST)
         low, high = (np.where(narrow, end, np.nan)[()] for end in self.ends)
         return low, high
@@ -91,7 +89,7 @@ class Estimate:
         return 2 * self._tail(-np.abs(self.log))
 
     def p_below(self, bound: ArrayLike = 1.0) -> Array:
-        """One-sided p-values: how surprising such small figures are if the true ones are not below ``bound``."""
+        """One-sided p-values of the null hypothesis that the true figures are not below ``bound``."""
         return self._tail(self.log - np.log(bound))
 
     def p_above(self, bound: ArrayLike = 1.0) -> Array:
@@ -99,13 +97,13 @@ class Estimate:
         return self._tail(np.log(bound) - self.log)
 
     def notices(self, alpha: float, power: float = LEVEL) -> Array:
-        """Logarithms of the smallest ratios to one that a two-sided test at ``alpha`` finds in 95 of 100 cases; NaN where
-        there is no error.
+        """Logarithms of the smallest ratios that a two-sided test at ``alpha`` detects with a power of 95 %; NaN
+        without an error.
         """
         return (quantile(self.freedom, 1 - alpha) + quantile(self.freedom, 2 * power - 1)) * self.error
 
     def _tail(self, distance: Array) -> Array:
-        """The share of Student's distribution below ``distance``; one without error is below or it is not."""
+        """Student's cumulative distribution at ``distance``; a step where there is no error."""
         with np.errstate(divide="ignore", invalid="ignore"):
             score = np.where(self.error == 0, np.sign(distance) * np.inf, distance / self.error)
         score = np.where((self.error == 0) & (distance == 0), 0.0, score)
@@ -118,24 +116,18 @@ class Estimate:
 
 
 def exactly(values: ArrayLike) -> Estimate:
-    """Estimate that are known."""
+    """Figures without error."""
     logs = np.log(np.asarray(values, float))
     return Estimate(logs, np.zeros_like(logs), np.full_like(logs, np.inf))
 
 
 def unknown(count: int) -> Estimate:
-    """Figures of which nothing is known, in arrays of their own."""
+    """Missing figures, in arrays of their own."""
     return Estimate(*(np.full(count, np.nan) for _ in range(3)))
 
 
 def satterthwaite(variances: Array, freedoms: Array) -> Array:
-    """Degrees of freedom of sums of variances, each with its own; NaN where one of them has none.
-
-    Parameters
-    ----------
-    variances, freedoms : Array
-        What is added up along the first axis.
-    """
+    """Degrees of freedom of sums of variances along the first axis (Satterthwaite); NaN where one term has none."""
     total = variances.sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = np.where(variances > 0, variances**2 / freedoms, 0.0).sum(axis=0)
@@ -144,23 +136,17 @@ def satterthwaite(variances: Array, freedoms: Array) -> Array:
 
 
 def geometric_mean(parts: Estimate) -> Estimate:
-    """The geometric mean of independent figures."""
+    """Geometric mean of independent figures."""
     count = parts.log.size
     variances = parts.error**2
     return Estimate(parts.log.mean(), np.sqrt(variances.sum()) / count, satterthwaite(variances, parts.freedom))
 
 
 def weighted_sum(weights: ArrayLike, parts: Estimate) -> tuple[float, float, float]:
-    """A linear combination of independent figures, such as a slope over depth, and the ends of its interval.
+    """Linear combination of independent figures, such as a slope over depth, and the ends of its interval.
 
     The error of a figure is its value times the error of its logarithm. The ends are NaN where a figure has no error.
-
-    Parameters
-    ----------
-    weights : array_like
-        One number a figure.
-    parts : Estimate
-        The figures.
+    There is one weight a figure.
     """
     shares = np.asarray(weights, float) * parts.value
     variances = (shares * parts.error) ** 2
@@ -170,14 +156,14 @@ def weighted_sum(weights: ArrayLike, parts: Estimate) -> tuple[float, float, flo
 
 
 def total(parts: Estimate) -> Estimate:
-    """The sum of positive, independent figures, with the error of its logarithm to first order."""
+    """Sum of positive, independent figures, with the error of its logarithm to first order."""
     whole = parts.value.sum()
     variances = (parts.error * parts.value / whole) ** 2
     return Estimate(np.log(whole), np.sqrt(variances.sum()), satterthwaite(variances, parts.freedom))
 
 
 def quantile(freedom: ArrayLike, level: float = LEVEL) -> Array:
-    """How many standard errors an interval of Student reaches to either side; NaN where the freedom is NaN."""
+    """Half-width of a 95 % interval of Student's distribution in standard errors; NaN where the freedom is NaN."""
     known = np.asarray(freedom, float)
     # scipy.stats has the same in one call, but importing it takes longer than most questions about results.
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Arithmetic that a user writes: names, numbers, ``+ - * / **`` and a few functions. Nothing of it is run as code."""
+"""Arithmetic expressions of users: names, numbers, ``+ - * / **`` and a few functions. Parsed, never run as code."""
 
 from __future__ import annotations
 
@@ -32,13 +32,7 @@ _KNOWN = 12
 
 
 class Expression:
-    """A formula over named numbers.
-
-    Raises
-    ------
-    ValueError
-        It is no such formula; says what is wrong, and where.
-    """
+    """A formula over named numbers. Raises `ValueError` for anything else, with the reason and its place."""
 
     def __init__(self, text: str) -> None:
         if len(text) > _LONGEST:
@@ -53,13 +47,7 @@ class Expression:
         """The names that need a number."""
 
     def check(self, known: Collection[str]) -> None:
-        """Complain about the first name that nothing is known of.
-
-        Raises
-        ------
-        ValueError
-            Names it, and the closest known one.
-        """
+        """Raise `ValueError` for the first unknown name, and suggest the closest known one."""
         for name in sorted(self.names - set(known)):
             close = get_close_matches(name, known, n=1)
             listed = ", ".join(sorted(known)[:_KNOWN])
@@ -67,7 +55,7 @@ class Expression:
             raise ValueError(f"unknown name {name[:100]!r} in {self.text[:100]!r}: {hint}")
 
     def value(self, numbers: Mapping[str, float]) -> float:
-        """The formula with these numbers; NaN where a number is missing or the formula has no value."""
+        """Evaluate the expression; NaN where a number is missing or there is no value."""
         try:
             value = float(_value(self._root, numbers))
         except (KeyError, ValueError, ZeroDivisionError, OverflowError):
@@ -76,7 +64,7 @@ class Expression:
 
 
 def _names(node: ast.expr) -> set[str]:
-    """The names below a node, all of whose parts are allowed ones."""
+    """Collect the names below a node, and refuse nodes that are not allowed."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return set()
     if isinstance(node, ast.Name):

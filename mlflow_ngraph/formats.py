@@ -1,4 +1,4 @@
-"""Formats of what is written to last: those of another version are refused with what reads them."""
+"""Refuse files in the format of another version, and name the version that reads them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,8 @@ _LONGEST = 40
 """Characters of a version that a message shows."""
 
 
-def foreign(found: object, known: int, writer: object = None) -> str:
-    """Why something cannot be read, and what reads it; empty where it has the format that this version knows.
-
-    Parameters
-    ----------
-    found : object
-        The format that it says it has.
-    known : int
-        The one that this version reads.
-    writer : object
-        The version of mlflow-ngraph that it says wrote it, where it does.
-    """
+def version_mismatch(found: object, known: int, writer: object = None) -> str:
+    """Explain why a file of another format, by version ``writer``, cannot be read; empty if the format matches."""
     if found == known and not isinstance(found, bool):
         return ""
     said = harmless(str(found)[:_LONGEST])

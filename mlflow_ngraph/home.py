@@ -1,4 +1,4 @@
-"""The directory of this package: studies, engines that they share, pulled engines, rules of trust."""
+"""The directory of this package: studies, shared engines, pulled engines, trust rules."""
 
 from __future__ import annotations
 
@@ -17,29 +17,23 @@ STARTED_IN = "started-in"
 
 
 def engine_store(home_directory: Path) -> Path:
-    """Engines that studies share."""
+    """Directory of the engines that studies share."""
     return home_directory / "engines"
 
 
-def pulled(home_directory: Path) -> Path:
-    """Engines that were pulled from tracking servers without saying where to."""
+def pulled_engines(home_directory: Path) -> Path:
+    """Default directory of engines pulled from tracking servers."""
     return home_directory / "pulled"
 
 
 def location(given: Path | None = None) -> Path:
-    """Where the directory that holds all studies is: ``given``, else ``$NGRAPH_HOME``, else the user's data directory."""
+    """Resolve the directory of all studies: ``given``, else ``$NGRAPH_HOME``, else the user's data directory."""
     path = given or Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph"))
     return path.expanduser().absolute()
 
 
 def directory(given: Path | None = None) -> Path:
-    """The directory of `location`, made where it is missing.
-
-    Raises
-    ------
-    UsageError
-        It cannot be written.
-    """
+    """Resolve the directory as `location` does, and create it. Raises `UsageError` if it cannot be written."""
     studies = location(given) / "studies"
     try:
         studies.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What is known of a cell: its metrics, with their units and meanings, and the columns of the results table.
+"""Metrics of a cell with their units and meanings, and the columns of the results table.
 
-The one place that names them. docs/reference/metrics.md has what they mean at length, docs/explanation/intervals.md the formulas.
+The one place that names them. docs/reference/metrics.md explains them, docs/explanation/intervals.md has the formulas.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Literal
 
 Better = Literal["higher", "lower", "neither"]
 Interval = Literal["none", "own", "complement", "reciprocal"]
-"""Where the confidence interval of a metric comes from: it has none; it has one; the one of ``1 - metric``; or that of the
+"""Source of a metric's confidence interval: none; its own; the one of ``1 - metric``; or that of the
 metric which it is an exact number divided by."""
 LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
 ROUNDS, NOISE, UNSTEADY, VARIABLES, BEATEN_BY = "log_medians", "noise", "unsteady", "variables", "beaten_by"
 """Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
 LOADED_PERCENT = 25.0
-"""From which use of the machine by others on ratios of shared rounds are touched as well: it slows lanes unequally."""
+"""Use of the machine by others from which ratios within rounds are affected too: it slows lanes unequally."""
 TOUCHED = f"speed-ups, too, where others used {LOADED_PERCENT:g} % of the machine or more: eager execution suffers most, so they are rather too large"
-"""Of marked figures, in words."""
+"""Descriptions of marked figures."""
 PROFILE = "profile"
 """Column of results that were read: the device as it was recorded, where ``device`` names the machine."""
 BASELINE_COLUMN, EAGER = "baseline", "identity"
@@ -42,27 +42,25 @@ class Metric:
     of: str = ""
     """The metric that it is the reciprocal of."""
     absolute: bool = False
-    """Whether what disturbs the machine is in it. Most of it is not in a ratio to what was measured in the same rounds."""
+    """True if disturbances of the machine affect it. Most of it is not in a ratio to what was measured in the same rounds."""
     of_baseline: bool = False
-    """Whether it is a ratio to the lane that the column ``baseline`` names."""
+    """True if it is a ratio to the lane that the column ``baseline`` names."""
     by_round: int = 0
     """1 where its ratio follows from the durations of shared rounds as that of a speed does, -1 as that of a duration does."""
 
     @property
     def estimated(self) -> bool:
-        """Whether tables have an interval for it, and the error that this is made of."""
+        """True if tables have an interval, and with it the error."""
         return self.interval in ("own", "complement")
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The names of the ends of its interval, which a table has where the metric has an interval of its own."""
+        """Column names of the ends of the metric's own interval."""
         return self.name + LOW, self.name + HIGH
 
 
 def with_estimates(names: Iterable[str]) -> list[str]:
-    """Names of metrics, each followed by what a table may have of its uncertainty, or of that of its reciprocal; and the
-    columns that say how to compare them, and what disturbed them.
-    """
+    """Column names of metrics, each followed by the columns of its uncertainty."""
     wanted = list(names)
     sources = [source for name in wanted for source in dict.fromkeys((name, reciprocal_of(name)))]
     known = [METRICS[name] for name in wanted if name in METRICS]
@@ -79,27 +77,27 @@ def with_estimates(names: Iterable[str]) -> list[str]:
 
 
 def reciprocal_of(name: str) -> str:
-    """The metric whose error a metric has: another one, or itself."""
+    """The metric whose error a metric uses: its reciprocal, or itself."""
     return METRICS[name].of or name if name in METRICS else name
 
 
-def titled(metric: str, baseline: str | None) -> str:
-    """The name of a metric, with the baseline that it refers to where it does."""
+def metric_title(metric: str, baseline: str | None) -> str:
+    """Title of a metric, with the baseline that it refers to."""
     return metric if baseline is None else f"{metric} over {baseline}"
 
 
-def called(baseline: str) -> str:
-    """A baseline as a sentence calls it."""
+def baseline_phrase(baseline: str) -> str:
+    """Name of a baseline within a sentence."""
     return "eager execution" if baseline == EAGER else baseline
 
 
 def is_complement(name: str) -> bool:
-    """Whether it is ``1 - metric`` that has a logarithm."""
+    """True if errors are those of the logarithm of ``1 - metric``."""
     return name in METRICS and METRICS[name].interval == "complement"
 
 
 def is_uncertainty(name: str) -> bool:
-    """Whether a column says how certain a metric is, and is none itself."""
+    """True if a column holds the uncertainty of a metric."""
     return name.endswith((LOW, HIGH, LOG_ERROR, FREEDOM))
 
 

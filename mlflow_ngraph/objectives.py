@@ -1,4 +1,4 @@
-"""What one wants to have much or little of, and the bounds that a choice has to keep: the same for every verb that chooses.
+"""Objectives and limits of a choice, the same for every verb that chooses.
 
 Imports nothing that takes long: the command line makes its options from these tables.
 """
@@ -28,10 +28,10 @@ OBJECTIVES = {
 """Metrics by short names. The latency is the median: what one caller sees, which a few slow calls do not move."""
 
 AS_GOOD = 0.03
-"""What is better by less is as good: nobody has to know more, no race goes on for it, and no finding is made of it."""
+"""Relevant difference: choices that differ by less are equally good, for races and findings too."""
 
 SECOND = {"engine_size_mb": "the smaller engine", "peak_memory_mb": "less memory"}
-"""What decides between choices that are equally good, in this order."""
+"""Tie-breakers, in this order."""
 
 Raced = Literal["throughput", "latency"]
 """Objectives of which every round of a study has a figure, so that lanes can race for them."""
@@ -41,14 +41,14 @@ Side = Literal["max", "min"]
 
 @dataclass(frozen=True)
 class Limit:
-    """A bound that a cell has to keep; one whose number is missing does not keep it."""
+    """A bound on a metric; a cell without the metric does not satisfy it."""
 
     metric: str
     bound: Side
     value: float
 
     def kept(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
-        """Which rows keep it."""
+        """Mask of rows that satisfy the limit."""
         import numpy as np
 
         numbers = frame[self.metric].to_numpy(float, na_value=np.nan)
@@ -57,7 +57,7 @@ class Limit:
         return keeps
 
     def kept_by(self, value: float | None) -> bool:
-        """Whether a number keeps it; one that is missing does not."""
+        """True if a number satisfies the limit; a missing one does not."""
         if value is None:
             return False
         return value <= self.value if self.bound == "max" else value >= self.value
@@ -89,12 +89,12 @@ BOUNDS = {
 
 
 def limits(values: Mapping[str, float | None]) -> list[Limit]:
-    """The limits that options ask for, by the keys of `BOUNDS`; None asks for nothing."""
+    """Limits from command-line options, by the keys of `BOUNDS`; None sets no limit."""
     return [Limit(BOUNDS[name].metric, BOUNDS[name].side, value) for name, value in values.items() if value is not None]
 
 
 def option(limit: Limit) -> str:
-    """How the command line says a limit."""
+    """Format a limit as a command-line option."""
     for name, bound in BOUNDS.items():
         if (bound.metric, bound.side) == (limit.metric, limit.bound):
             return f"--{name.replace('_', '-')} {limit.value:g}"
@@ -104,23 +104,9 @@ def option(limit: Limit) -> str:
 def objective(
     name: str, metrics: Mapping[str, Metric] = CELL_METRICS, others: Mapping[str, str] | None = None
 ) -> Metric:
-    """The metric of an objective.
+    """Look up the metric of an objective: a key of `OBJECTIVES` or ``others``, or the name of a metric.
 
-    Parameters
-    ----------
-    name : str
-        A key of `OBJECTIVES`, or a metric.
-    metrics : mapping of str to Metric
-        Those that results have.
-    others : mapping of str to str, optional
-        Further short names of metrics.
-
-    Raises
-    ------
-    UnknownNameError
-        There is none of this name.
-    UsageError
-        Neither high nor low is better.
+    Raises `UnknownNameError`, or `UsageError` for a metric of which neither high nor low is better.
     """
     known = {**OBJECTIVES, **(others or {})}
     metric = known.get(name, name)

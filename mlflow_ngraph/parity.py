@@ -1,4 +1,4 @@
-"""Whether an engine still computes the model's function."""
+"""Compare outputs of an engine with the baseline's, and judge whether rounding explains the difference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlflow_ngraph.errors import IncomparableError
 
 @dataclass(frozen=True)
 class Parity:
-    """How far an engine's outputs are from those of the baseline in fp32, on the same random inputs."""
+    """Difference of an engine's outputs from those of the baseline in fp32, on the same random inputs."""
 
     max_abs: float
     max_rel: float
@@ -30,12 +30,12 @@ class Parity:
 
 
 EXACT = Parity(0.0, 0.0, 1.0, 1.0)
-"""Of outputs that are equal."""
+"""Parity of equal outputs."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What parity an engine needs for its numbers to count."""
+    """Largest difference with which an engine's numbers count."""
 
     cosine: float
     """Smallest allowed cosine similarity of a sample's outputs."""
@@ -56,25 +56,22 @@ lets the rounding of its own precision pass, and that of fp32 catches every coar
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """Largest relative error of rounding one number, by precision."""
 _ACCUMULATED = 4.0
-"""How many times an amplified rounding error a correct engine may be off before inputs are left out as ill-conditioned."""
+"""Largest error of a correct engine, as a multiple of the amplified rounding error, before inputs are left out as ill-conditioned."""
 ROUNDINGS = 8.0
-"""How many times what rounding does to the model a correct engine may be off: it adds in another order, and may transform
+"""Largest error of a correct engine, as a multiple of the effect of rounding on the model: it adds in another order, and may transform
 convolutions."""
 _FINEST = 5e-6
 """A relative error that is never held against an engine."""
 _BLUNT = 0.25
-"""Where a correct engine may be off by this share of the largest output, rounding alone decides what comes out."""
+"""Share of the largest output: where a correct engine may be off by it, rounding alone decides the result."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
 
 
 def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> Parity:
-    """Compare all outputs of a batch with the reference.
+    """Compare all outputs of a batch with the reference, in the order of the model's outputs, batch axis first.
 
-    Parameters
-    ----------
-    outputs, reference : Sequence[NDArray[Any]]
-        Arrays in the order of the model's outputs, batch axis first.
+    Raises `IncomparableError` for another number of outputs, shape or element type.
 
     Raises
     ------
@@ -95,7 +92,7 @@ def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
 
 
 def problem(parity: Parity, precision: str) -> str | None:
-    """Why ``parity`` is not good enough for ``precision``, or None."""
+    """Reason why ``parity`` is not good enough for ``precision``, or None."""
     tolerance = TOLERANCES[precision]
     # Written so that NaN fails every comparison.
     if parity.integers != 1.0:
@@ -109,7 +106,7 @@ def problem(parity: Parity, precision: str) -> str | None:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding does to an output, or to a band of its elements, on one batch of inputs."""
+    """Effect of rounding on an output, or on a band of its elements, for one batch of inputs."""
 
     largest: float
     """Largest relative error, as `Parity.max_rel`."""
@@ -120,11 +117,11 @@ class Rounding:
 
     @property
     def tells(self) -> bool:
-        """Whether an error beyond rounding would show."""
+        """True if an error beyond rounding would show."""
         return bool(ROUNDINGS * self.largest <= _BLUNT)
 
     def worse(self, other: Rounding) -> Rounding:
-        """The larger of each; NaN is none."""
+        """Elementwise maximum; NaN wins."""
         return Rounding(
             float(np.fmax(self.largest, other.largest)),
             float(np.fmax(self.typical, other.typical)),
@@ -133,16 +130,11 @@ class Rounding:
 
 
 def errors(ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any]) -> Rounding:
-    """How far one output is from the truth, in the units of `Rounding`.
+    """Error of one output relative to ``truth``, in the units of `Rounding`; the batch axis is first.
 
-    Parameters
-    ----------
-    ours : NDArray[Any]
-        What is judged, batch axis first.
-    truth : NDArray[Any]
-        What double precision gives, or the model itself where that cannot be had.
-    native : NDArray[Any]
-        What the model itself gives. Samples in which it has no number, or overflows where the truth does not, are left out.
+    ``truth`` is the output in double precision, or the model's own where there is none. Samples in which ``native``,
+    the model's own output, has no number, or overflows where the truth does not, are left out. Raises
+    `IncomparableError` for another shape.
 
     Raises
     ------
@@ -173,7 +165,7 @@ def errors(ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any]) -> Rou
 
 
 def judged(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
-    """Of each sample, whether an engine can be judged by it: the model gives numbers, and overflows only where the truth does."""
+    """Mask of samples that can judge an engine: the model gives numbers, and overflows only where the truth does."""
     if native.dtype.kind not in "fc":
         return np.ones(len(rows(native)), bool)
     own, true = rows(native), rows(truth)
@@ -184,7 +176,7 @@ def judged(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def beyond(found: Rounding, allowed: Rounding) -> str | None:
-    """Why rounding does not explain an error, or None where it may.
+    """Reason why rounding does not explain an error, or None.
 
     One number of a weight that is off by a hundredth shows in the largest error; a step of quantisation that is off
     everywhere shows in the typical one, however far rounding may take a single number.
@@ -201,13 +193,7 @@ def beyond(found: Rounding, allowed: Rounding) -> str | None:
 
 
 def tells(allowed: Rounding | None, native: NDArray[Any], precision: str) -> bool:
-    """Whether an output can tell a wrong engine from a right one: not where rounding alone takes it anywhere.
-
-    Parameters
-    ----------
-    allowed : Rounding | None
-        What rounding does to the output; None where it has no numbers.
-    """
+    """True if an output can tell a wrong engine from a right one, given ``allowed``; None stands for no numbers."""
     if allowed is None or not allowed.tells:
         return False
     if precision == "fp32":
@@ -218,35 +204,29 @@ def tells(allowed: Rounding | None, native: NDArray[Any], precision: str) -> boo
 
 
 def round_off(output: NDArray[Any]) -> float:
-    """Largest relative error of rounding one number of an output's type; of integers and truth values that of fp32."""
+    """Largest relative rounding error of one number of an output's type; for integers and booleans that of fp32."""
     return float(np.finfo(output.dtype).eps) / 2 if output.dtype.kind in "fc" else UNIT_ROUNDOFF["fp32"]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of one output that can tell."""
+    """Judgement of one output."""
 
     error: Rounding
-    """How far it is from the truth."""
+    """Difference from the truth."""
     near: Parity
-    """How far it is from the model's own."""
+    """Difference from the model's own output."""
     problem: str = ""
-    """Why rounding does not explain the error; empty where it may."""
+    """Reason why rounding does not explain the error; empty where it may."""
 
 
 def judge(
     ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any], allowed: Rounding | None, precision: str
 ) -> Judgement | None:
-    """Whether an engine's output is right; None where it cannot be told, as `tells` says.
+    """Judge an engine's output; None where it cannot be told, as `tells` decides.
 
-    Parameters
-    ----------
-    ours, native, truth : NDArray[Any]
-        The engine's output, the model's own, and what double precision gives; the model's own again where that cannot be had.
-    allowed : Rounding | None
-        What rounding does to the output.
-    precision : str
-        What the engine computes in.
+    ``native`` is the model's own output, and ``truth`` that in double precision, or the model's own where there is
+    none. ``allowed`` is the effect of rounding on it. Raises `IncomparableError` for another shape or element type.
 
     Raises
     ------
@@ -268,7 +248,7 @@ def judge(
 
 
 def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
-    """Integers and truth values: a label, an index or a mask is the same or it is wrong."""
+    """Compare integers and booleans exactly: a label, an index or a mask is right or wrong."""
     equal = ours == theirs
     if equal.all():
         return EXACT
@@ -292,7 +272,7 @@ def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
 
 
 def _relative(errors: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
-    """The largest error of a sample relative to its reference: infinite where that is nothing at all."""
+    """Largest error of a sample relative to its reference: infinite where that is zero."""
     scales = np.maximum(sizes, _SMALL * sizes.max())
     wrong = errors > 0
     if not wrong.any():
@@ -301,7 +281,7 @@ def _relative(errors: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
 
 
 def _cosines(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cosine similarity of each row. A single number has a sign and no direction: its error alone judges it."""
+    """Cosine similarity of each row. A single number has no direction, so its error alone judges it."""
     if ours.shape[1] == 1:
         return np.ones(len(ours))
     ours, theirs = _near_one(ours), _near_one(theirs)
@@ -312,14 +292,14 @@ def _cosines(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[
 
 
 def _near_one(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each row by a power of two that makes its largest element about one: squares of 1e200 or 1e-200 are no numbers."""
+    """Scale each row by a power of two to about one: squares of 1e200 or 1e-200 are no numbers."""
     _, exponents = np.frexp(np.abs(matrix).max(axis=1, keepdims=True))
     scaled: NDArray[np.float64] = np.ldexp(matrix, -exponents)
     return scaled
 
 
 def rows(array: NDArray[Any]) -> NDArray[np.float64]:
-    """A matrix with one row a sample; a scalar is one sample."""
+    """Reshape to a matrix with one row a sample; a scalar is one sample."""
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)
     wide = np.asarray(array, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Memory of this process: how much is resident, and what becomes of what it frees."""
+"""Resident memory of this process, and tuning of malloc."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Literal
 
 FreedMemory = Literal["keep", "return"]
-"""What the C library does with memory that is freed; see `keep_freed`."""
+"""Policy for freed memory; see `keep_freed`."""
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
-"""Of glibc's malloc.h."""
+"""Constants of glibc's malloc.h."""
 _NEVER = -1
 _TOP_PAD_BYTES = 64 * 2**20
 
 
 def keep_freed() -> bool:
-    """Keep freed memory in this process from now on, whatever its size, so that the next inference finds it there.
+    """Keep freed memory in this process, so that the next inference finds it there.
 
-    glibc gives large blocks back to the system as soon as they are free, and the next inference gets new pages, which
-    the kernel clears one by one. Whether it does depends on what else happened to be freed before: equal processes
-    differ by tens of per cent, for as long as they live.
+    glibc returns large blocks to the system as soon as they are free, and the next inference gets new pages, which the
+    kernel clears one by one. It depends on what else was freed before: equal processes differ by tens of per cent, for
+    as long as they live.
 
     Returns
     -------
@@ -37,14 +37,14 @@ def keep_freed() -> bool:
 
 
 def release_freed() -> None:
-    """Give all freed memory back to the system now, where the C library can."""
+    """Return all freed memory to the system, where the C library can."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def reset_peak() -> bool:
-    """Start the kernel's high-water mark anew; False where the kernel cannot."""
+    """Restart the kernel's high-water mark; False where the kernel cannot."""
     try:
         _CLEAR_REFS.write_text("5")
     except OSError:
@@ -53,7 +53,7 @@ def reset_peak() -> bool:
 
 
 def peak_bytes() -> int:
-    """The largest resident set since the last `reset_peak`, or since the start where that is not possible."""
+    """Largest resident set since the last `reset_peak`, or since the start where that is not possible."""
     known = _status("VmHWM:")
     if known is not None:
         return known
@@ -62,12 +62,11 @@ def peak_bytes() -> int:
 
 
 def resident_bytes() -> int | None:
-    """The resident set now; None where the kernel does not tell."""
+    """Resident set now; None where the kernel does not report it."""
     return _status("VmRSS:")
 
 
 def _status(name: str) -> int | None:
-    """A size in the kernel's account of this process."""
     try:
         for line in _STATUS.read_text().splitlines():
             if line.startswith(name):

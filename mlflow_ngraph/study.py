@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 
 from mlflow_ngraph import documents, study_metrics
 from mlflow_ngraph.compilers.base import Mode, Precision, Transfers
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import DeviceError, StudyError, UnknownNameError, WorkloadError
 from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES, Limit, Raced, limits
@@ -226,7 +226,7 @@ class Study(Section):
         """The profile of ``build_for`` takes the place of ``device``."""
         if isinstance(data, Mapping) and data.get("build_for"):
             try:
-                elsewhere = Elsewhere.parse(str(data["build_for"]))
+                elsewhere = BuildTarget.parse(str(data["build_for"]))
             except DeviceError as error:
                 raise ValueError(f"build_for: {error}") from None
             return {**data, "build_for": str(elsewhere), "device": elsewhere.device}

@@ -1,4 +1,4 @@
-"""Text that verbs, pages and reports share: words that depend on a number, tables of Markdown, values that JSON knows."""
+"""Format text that verbs, pages and reports share: numbers, plurals, durations, Markdown, CSV, JSON values."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ LONGEST = 100
 UNSTEADY_MARK = "~"
 """Before a figure that what disturbed the machine is in."""
 NO_INTERVAL = "no interval: the rounds differ too much"
-"""Of a figure whose interval would be wider than `mlflow_ngraph.estimates.WIDEST`."""
+"""Mark of a figure whose interval would be wider than `mlflow_ngraph.estimates.WIDEST`."""
 
 
 def harmless(text: str) -> str:
-    """A text that somebody else chose, as one line in which nothing is an order to a terminal."""
+    """Format untrusted text as one line without control sequences of terminals."""
     return CONTROLS.sub(REPLACEMENT, text)
 
 
 def shortened(value: Any) -> str:
-    """A value as Python writes it, cut where that is long: a number may have thousands of digits."""
+    """Format a value as Python does, cut where it is long: a number may have thousands of digits."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
@@ -38,12 +38,12 @@ def shortened(value: Any) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
+    """Escape text that a spreadsheet would run as a formula."""
     return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
 
 
 def csv_table(frame: pd.DataFrame) -> str:
-    """A table as CSV in which no text is a formula."""
+    """Format a table as CSV without formulas."""
     guarded = {
         name: frame[name].map(lambda value: csv_cell(value) if isinstance(value, str) else value)
         for name in frame.columns
@@ -53,13 +53,7 @@ def csv_table(frame: pd.DataFrame) -> str:
 
 
 def rounded(value: float | None, digits: int = 4) -> str:
-    """A number with so many significant digits and no fewer than its whole ones; empty where there is none.
-
-    Parameters
-    ----------
-    digits : int
-        Decimals behind them say less than they seem to.
-    """
+    """Format a number with ``digits`` significant digits, and no fewer than its integer part; empty if missing."""
     if value is None or not math.isfinite(value):
         return ""
     size = math.floor(math.log10(abs(value))) if value else 0
@@ -70,27 +64,27 @@ def rounded(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(value: float | None, places: int = 2) -> str:
-    """A number with so many decimals; empty where there is none."""
+    """Format a number with fixed decimals; empty if missing."""
     return "" if value is None or not math.isfinite(value) else f"{value:.{places}f}".replace("-", MINUS)
 
 
-def whole(value: float | None) -> str:
-    """A whole number with thin spaces between groups of three digits; empty where there is none."""
+def with_thousands(value: float | None) -> str:
+    """Format an integer with thin spaces between groups of three digits; empty if missing."""
     return "" if value is None or not math.isfinite(value) else f"{value:,.0f}".replace(",", "\u202f")
 
 
 def percent(share: float | None) -> str:
-    """A change with its sign, ``+12.3 %``; empty where there is none."""
+    """Format a change with its sign, ``+12.3 %``; empty if missing."""
     return "" if share is None or not math.isfinite(share) else f"{100 * share:+.1f} %".replace("-", MINUS)
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """``1 cell``, ``2 cells``."""
+    """Format a count with its noun: ``1 cell``, ``2 cells``."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def duration(seconds: float) -> str:
-    """A duration such as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    """Format a duration as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -100,40 +94,32 @@ def duration(seconds: float) -> str:
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """A row of a table, whatever is in its cells."""
+    """Format a row of a Markdown table, and escape its cells."""
     return f"| {' | '.join(harmless(' '.join(cell.split())).replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table.
-
-    Parameters
-    ----------
-    titles : sequence of str
-        Of the columns.
-    rows : iterable of sequence of str
-        As many cells each as there are titles.
-    """
+    """Format a Markdown table as lines."""
     yield markdown_row(titles)
     yield markdown_row(["---"] * len(titles))
     yield from map(markdown_row, rows)
 
 
 def plain(value: Any) -> Any:
-    """A value of a table as JSON knows it: what is missing or infinite is None, numbers are Python's own."""
+    """Convert a value for JSON: missing or infinite becomes None, numbers become Python's own."""
     if missing(value):
         return None
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table as JSON knows them."""
+def json_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Convert the rows of a table for JSON."""
     return [{str(name): plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def missing(value: Any) -> bool:
-    """Whether a table has no value there."""
+    """True if a value of a table is missing."""
     import pandas as pd
 
     return value is None or bool(pd.isna(value))

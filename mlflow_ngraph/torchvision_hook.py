@@ -1,11 +1,12 @@
 """Make ``import torchvision`` work where its compiled operators do not fit the installed torch.
 
-The torchvision wheel of PyPI is built for CUDA. Beside a CPU build of torch its operators do not load, and importing it,
-which timm, transformers and other code does unconditionally, fails on their missing schemas. Hardly a model needs them.
+The torchvision wheel of PyPI is built for CUDA. With a CPU build of torch its operators do not load. Importing it,
+which timm, transformers and other code does unconditionally, then fails on their missing schemas. Hardly a model needs
+them.
 
-A hook waits for the first import of torchvision and declares what is missing just before it; until then it costs nothing
-and imports nothing. `install` puts it into this process. ``python -m mlflow_ngraph.torchvision_hook`` looks whether
-torchvision can be imported in this environment, and if not puts the hook into every interpreter that starts in it.
+A hook waits for the first import of torchvision and declares the missing operators just before it; until then it
+imports nothing. `install` puts it into this process. ``python -m mlflow_ngraph.torchvision_hook`` puts it into every
+interpreter of an environment in which torchvision cannot be imported.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ FITTING = (
     "install the one that fits, for a CPU build: pip install --force-reinstall --no-deps torchvision --index-url "
     "https://download.pytorch.org/whl/cpu"
 )
-"""What to do where its operators are needed."""
+"""Advice where its operators are needed."""
 FILE = "ngraph_torchvision.pth"
-"""What puts the hook into every interpreter; `site` runs the line in it."""
+"""File that installs the hook in every interpreter; `site` runs its line."""
 _AT_START = """\
 import sys
 class TorchvisionHook:
@@ -53,9 +54,9 @@ _KEPT: list[Any] = []  # a torch library lives as long as its handle
 
 
 class _Hook:
-    """Finds torchvision as everybody does, and lets it declare what is missing when it is imported.
+    """Import hook that declares missing operators when torchvision is imported.
 
-    Not when it is found: whoever only asks whether it is there imports nothing.
+    Not when it is found: a check that it is installed must import nothing.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -74,7 +75,7 @@ class _Hook:
 
 
 def install() -> None:
-    """Let the first import of torchvision in this process succeed."""
+    """Install the hook into this process."""
     if "torchvision" not in sys.modules and not any(isinstance(finder, _Hook) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Hook())
 
@@ -103,7 +104,7 @@ def declare() -> None:
 
 
 def problem() -> str:
-    """Why a fresh interpreter of this environment cannot import torchvision; empty if it can."""
+    """Reason why a fresh interpreter of this environment cannot import torchvision; empty if it can."""
     command = [sys.executable, "-c", "import torchvision"]
     try:
         # Not in the current directory, whose files would be imported in place of installed modules.
@@ -116,7 +117,7 @@ def problem() -> str:
 
 
 def main() -> int:
-    """Put the hook into the environment if it needs it, and say what was done; 1 if torchvision stays broken."""
+    """Install the hook into the environment if it needs it; 1 if torchvision stays broken."""
     before = problem()
     if not before:
         sys.stdout.write("torchvision can be imported\n")

@@ -1,4 +1,4 @@
-"""Files that only save time: below the user's cache directory, where anybody may delete them."""
+"""Files that only save time, below the user's cache directory; anybody may delete them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import platformdirs
 
 
 def directory(name: str) -> Path:
-    """Where files of one kind are kept; `keep` makes it."""
+    """Directory of one kind of files; `keep` creates it."""
     return Path(platformdirs.user_cache_dir("mlflow-ngraph")) / name
 
 
 def keep(place: Path, content: bytes | memoryview) -> None:
-    """Write a file, whole or not at all. A full or read-only disk only makes the next time slower."""
+    """Write a file atomically. A full or read-only disk only makes the next time slower."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_name(f".{uuid4().hex}")

@@ -1,4 +1,4 @@
-"""Pydantic's findings in one line that says where, what was found and what is allowed."""
+"""Format pydantic's errors as one line: the place, the value found, and what is allowed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WORDS = {
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first finding, with a suggestion for an unknown key, and a count of the others."""
+    """Format the first error, with a suggestion for an unknown key, and a count of the others."""
     # An unknown key first: it is often the misspelling of one that another finding misses.
     findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
     first = findings[0]
@@ -59,13 +59,7 @@ _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 def duration_s(value: object) -> float:
-    """Seconds above 0: a number of them, or text such as ``90s``, ``5m`` or ``1h30m``.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
+    """Parse seconds above 0: a number, or text such as ``90s``, ``5m`` or ``1h30m``. Raises `ValueError` otherwise."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf"):
         return float(value)
     if isinstance(value, str):
@@ -78,14 +72,13 @@ def duration_s(value: object) -> float:
 
 
 def _is_type_tag(part: Any) -> bool:
-    """Union members appear in a location as type names or schema labels; a reader does not know them."""
+    """True if a part of a location is a type name or schema label, which a reader does not know."""
     return isinstance(part, str) and (
         part.endswith("]") or part in {"str", "int", "list", "dict"} or part[:1].isupper()
     )
 
 
 def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """The field names of the model found by walking ``location`` down from ``model``."""
     current: Any = model
     named = False
     for part in location:
@@ -102,7 +95,7 @@ def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
 
 
 def _nested_model(annotation: Any) -> Any:
-    """The first pydantic model inside a type such as ``list[Model | str]``."""
+    """First pydantic model inside a type such as ``list[Model | str]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in getattr(annotation, "__args__", ()):

@@ -1,6 +1,6 @@
-"""The verdict on a cell: whether its engine computes the model's function and its run came to an end, or what went wrong.
+"""Verdicts on cells: ``ok``, or why a cell has no trustworthy number.
 
-How far a figure of the cell can be trusted is a question for that figure: its interval, and what disturbed the machine.
+How far a figure can be trusted is a question for its interval and for what disturbed the machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Verdict(str, Enum):
-    """What became of a cell. Only ``OK`` enters a ranking."""
+    """Status of a cell. Only ``OK`` enters a ranking."""
 
     OK = "ok"
     BUILT = "built"
@@ -29,10 +29,10 @@ class Verdict(str, Enum):
 
     @property
     def measured(self) -> bool:
-        """Whether the engine ran to the end of its rounds, and nothing is wrong with what it computes, as far as can be told."""
+        """True if the engine completed its rounds without a known error in its outputs."""
         return self in (Verdict.OK, Verdict.UNVERIFIED)
 
     @property
     def retryable(self) -> bool:
-        """Whether measuring again can end differently: the cause may lie outside the cell."""
+        """True if another run can end differently, because the cause may lie outside the cell."""
         return self in (Verdict.TIMEOUT, Verdict.OOM, Verdict.CRASHED, Verdict.LEFT_OUT)

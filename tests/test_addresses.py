@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_ngraph.addresses import hidden, shown
+from mlflow_ngraph.addresses import redacted, shown
 
 SCHEMES = ("http", "https", "postgresql", "postgresql+psycopg2", "mysql+pymysql")
 secrets = st.text(
@@ -23,7 +23,7 @@ def test_no_login_is_shown(scheme: str, user: str, password: str, escaped: bool)
         user, password = quote(user, safe=""), quote(password, safe="")
     for login in (f"{user}:{password}", user, f":{password}", f"anna:{password}"):
         address = f"{scheme}://{login}@host.lab:5000/base"
-        for text in (shown(address), hidden(f"cannot reach {address}: refused", address)):
+        for text in (shown(address), redacted(f"cannot reach {address}: refused", address)):
             assert "Q7" not in text
             assert "7Q" not in text
         if escaped:
@@ -35,7 +35,7 @@ def test_no_query_is_shown(scheme: str, value: str) -> None:
     for query in (f"token={value}", f"sslmode=require&password={value}", value):
         for where in ("host.lab", "host.lab/base", "anna:pw@host.lab/base"):
             address = f"{scheme}://{where}?{query}"
-            for text in (shown(address), hidden(f"no answer from {address}", address)):
+            for text in (shown(address), redacted(f"no answer from {address}", address)):
                 assert "Q7" not in text
                 assert "7Q" not in text
 
@@ -44,7 +44,7 @@ def test_no_query_is_shown(scheme: str, value: str) -> None:
 def test_a_library_that_quotes_the_login_alone_tells_nothing(password: str) -> None:
     address = f"postgresql://annalena:{quote(password, safe='')}@host/base"
     for spelt in (password, quote(password, safe="")):
-        text = hidden(f'FATAL: authentication of user "annalena" with {spelt} failed', address)
+        text = redacted(f'FATAL: authentication of user "annalena" with {spelt} failed', address)
         assert password not in text
         assert "annalena" not in text
         assert "FATAL: authentication of user" in text
@@ -70,7 +70,7 @@ def test_a_library_that_quotes_the_login_alone_tells_nothing(password: str) -> N
 )
 def test_an_address_without_a_login_is_shown_as_it_is(address: str) -> None:
     assert shown(address) == address
-    assert hidden(f"see {address}", address) == f"see {address}"
+    assert redacted(f"see {address}", address) == f"see {address}"
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_an_ambiguous_address_is_not_shown(address: str) -> None:
 
 def test_addresses_in_a_text_that_nobody_announced() -> None:
     text = "GET https://anna:s3cret@store.lab:9000/bucket/key?X-Amz-Signature=abc: 403; url: /bucket/key?X-Amz-Signature=abc"
-    assert hidden(text) == "GET https://store.lab:9000/bucket/key: 403; url: /bucket/key"
+    assert redacted(text) == "GET https://store.lab:9000/bucket/key: 403; url: /bucket/key"

@@ -86,7 +86,7 @@ def manifests(corpus: Corpus) -> Format:
         (place / DIGEST_FILE).write_text(package.digest_line(hashlib.sha256(content).hexdigest()))
         opened = package.open_package(place)
         spec = opened.manifest.spec
-        compatibility.misfit(opened.manifest)
+        compatibility.incompatibility(opened.manifest)
         compatibility.rebuild(opened.manifest)
         opened.manifest.pulled("sqlite:///x", "m-1", None)
         inseparable(spec.inputs, spec.outputs, spec.mixes)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import UsageError, few
 from mlflow_ngraph.execute import replay, study_directories
-from mlflow_ngraph.workloads.naming import stem
+from mlflow_ngraph.workloads.naming import base_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ def _names(cell: Cell) -> tuple[str, ...]:
 
 
 def _stem(cell: Cell) -> tuple[str, ...]:
-    return (_plain(stem(cell.label)),)
+    return (_plain(base_label(cell.label)),)
 
 
 def _means(query: str, cell: Cell, models: Sequence[str], compiler: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import UnknownNameError, UsageError, few
 from mlflow_ngraph.metrics import PROFILE
 from mlflow_ngraph.workloads.base import WorkloadRef
-from mlflow_ngraph.workloads.naming import may_mean, stem
+from mlflow_ngraph.workloads.naming import base_label, matches
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,7 +192,7 @@ def _meant(name: str, wanted: Sequence[str], known: Collection[str], frame: pd.D
     meant = []
     for value in wanted:
         whole = [] if value in known else _may_mean(value, frame)
-        alike = [text for text in known if stem(text) == value]
+        alike = [text for text in known if base_label(text) == value]
         meant += whole if len(whole) == 1 else [value] if value in known else alike or [value]
     return meant
 
@@ -200,7 +200,7 @@ def _meant(name: str, wanted: Sequence[str], known: Collection[str], frame: pd.D
 def _may_mean(name: str, frame: pd.DataFrame) -> list[str]:
     """The references of the workloads that a name may mean which none of them has."""
     models = frame.reindex(columns=["workload", "label"]).dropna().drop_duplicates("workload")
-    return sorted(ref for ref, label in models.itertuples(index=False) if may_mean(name, ref, label))
+    return sorted(ref for ref, label in models.itertuples(index=False) if matches(name, ref, label))
 
 
 def _any_means(name: str, wanted: Sequence[str], text: str) -> bool:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from mlflow_ngraph import home
 from mlflow_ngraph.text import NO_INTERVAL, counted, rounded
 from mlflow_ngraph.verdicts import Verdict
-from mlflow_ngraph.workloads.naming import stem
+from mlflow_ngraph.workloads.naming import base_label
 
 _FOUND = {"chain": ", by a chain of pairs", "apart": ", measured at another time"}
 """What a sentence says of ratios that are not of the same rounds."""
@@ -126,7 +126,7 @@ def again(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
     if not any("," in text for text in compilers):
         words += ["--compilers", ",".join(compilers)]
     words += ["--batch-sizes", ",".join(map(str, sorted({int(row["batch"]) for row in rows})))]
-    words += ["--precision", str(first["precision"]), "--device", stem(str(first["device"]))]
+    words += ["--precision", str(first["precision"]), "--device", base_label(str(first["device"]))]
     threads = "default" if first["threads"] is None else str(first["threads"])
     words += ["--mode", str(first["mode"]), "--threads", threads]
     repetitions = max((rival.repetitions for rival in meant if rival.repetitions is not None), default=None)

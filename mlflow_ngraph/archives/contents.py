@@ -96,7 +96,9 @@ class Contents(FrozenModel):
         try:
             document = documents.from_json(content)
             if isinstance(document, dict):
-                other = formats.foreign(document.get("schema_version"), SCHEMA_VERSION, document.get("package"))
+                other = formats.version_mismatch(
+                    document.get("schema_version"), SCHEMA_VERSION, document.get("package")
+                )
                 if other:
                     raise ArchiveError(f"{where}: {other}")
             return cls.model_validate_json(content)

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import click
 
-from mlflow_ngraph.addresses import hidden
+from mlflow_ngraph.addresses import redacted
 from mlflow_ngraph.cli import streams
 from mlflow_ngraph.cli.lazy import LazyGroup, Verbs
 from mlflow_ngraph.errors import NGraphError
@@ -183,7 +183,7 @@ def _hidden(text: str, given: Sequence[str]) -> str:
     """A text without the logins of the servers that this process was told of."""
     named = (os.environ.get("MLFLOW_TRACKING_URI", ""), os.environ.get("MLFLOW_REGISTRY_URI", ""))
     words = (part for word in given for item in word.split(",") for part in (item, word, word.partition("=")[2]))
-    return hidden(text, *(word for word in (*named, *words) if "://" in word))
+    return redacted(text, *(word for word in (*named, *words) if "://" in word))
 
 
 def _position_of_verb(arguments: Sequence[str]) -> int:

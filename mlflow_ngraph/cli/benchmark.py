@@ -242,9 +242,9 @@ def _pointing_at_the_fleet(devices: list[str]) -> Iterator[None]:
 
 def _of_fleet(name: str) -> Callable[..., Any]:
     """A function of the plugin that runs studies on several devices."""
-    from mlflow_ngraph.entry_points import brought
+    from mlflow_ngraph.entry_points import load_plugin
 
-    return cast("Callable[..., Any]", brought(_FLEET, "mlflow_ngraph.fleet", name, "a study on several devices"))
+    return cast("Callable[..., Any]", load_plugin(_FLEET, "mlflow_ngraph.fleet", name, "a study on several devices"))
 
 
 def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any) -> int:
@@ -362,13 +362,13 @@ def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
 
 def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
     """Notes on a study that repeats the paper's, by the plugin that compares the two, where it is installed."""
-    from mlflow_ngraph.entry_points import brought
+    from mlflow_ngraph.entry_points import load_plugin
 
     if plan.study.name.startswith("paper-") and not plan.study.build_for:
         from mlflow_ngraph.devices.fingerprint import fingerprint
 
         with suppress(DependencyError):
-            told_before = brought("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
+            told_before = load_plugin("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
             yield from filter(None, [told_before(plan.study.name, plan.device, fingerprint())])
 
 

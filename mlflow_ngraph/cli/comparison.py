@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.cli import output, tables, writing
-from mlflow_ngraph.metrics import titled
+from mlflow_ngraph.metrics import metric_title
 from mlflow_ngraph.tables.sheet import Column, Sheet, faint, markdown
 from mlflow_ngraph.tables.summary import fallback_note, measured_with
 from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, csv_cell, harmless, rounded
@@ -69,7 +69,7 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     left_out = "".join(f", {count} {verdict}" for verdict, count in attrs["left_out"].items())
     note = f"; left out{left_out[1:]} (--include or --all shows them)" if left_out else ""
     without = f"; {attrs['without_baseline']} have no baseline" if attrs["without_baseline"] else ""
-    yield f"{titled(attrs['metric'], attrs['baseline'])}{relative}{unit} of {attrs['cells']} cells{note}{without}"
+    yield f"{metric_title(attrs['metric'], attrs['baseline'])}{relative}{unit} of {attrs['cells']} cells{note}{without}"
     if attrs["added"]:
         names = ", ".join(attrs["added"])
         yield f"added to the rows, to tell cells apart: {names} (--best COLUMN,... shows the best alone)"

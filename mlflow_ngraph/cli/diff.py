@@ -10,7 +10,7 @@ from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.tables.sheet import Cell, Sheet, faint, number, prose
-from mlflow_ngraph.text import counted, missing, percent, plain, records, rounded
+from mlflow_ngraph.text import counted, json_records, missing, percent, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,9 @@ def diff(left: str, right: str, tracking_uri: str | None, metric: str, everythin
     table = difference.difference(run, other, metric)
     shown = table if everything else table[table["differs"]]
     if as_json:
-        output.print_json({"left": run.run_id, "right": other.run_id, **table.attrs, "differences": records(table)})
+        output.print_json(
+            {"left": run.run_id, "right": other.run_id, **table.attrs, "differences": json_records(table)}
+        )
         return 0
     head = Cell(f"left: {run.name}; right: {other.name}", tone="heading")
     parts = [(aspect, shown[shown["aspect"] == aspect]) for aspect in difference.ASPECTS]

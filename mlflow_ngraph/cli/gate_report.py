@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.tables.sheet import Cell, Column, Sheet, Tone, escaped, faint, first, number, prose
 from mlflow_ngraph.tables.sheet import markdown as of_sheet
-from mlflow_ngraph.text import counted, missing, percent, plain, records, rounded
+from mlflow_ngraph.text import counted, json_records, missing, percent, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ def _sheet(table: pd.DataFrame, notes: Iterable[str | Cell]) -> Sheet:
 
 def json(table: pd.DataFrame) -> str:
     """The judgement for programs."""
-    return output.json_text({**table.attrs, "cells": records(table)})
+    return output.json_text({**table.attrs, "cells": json_records(table)})
 
 
 def junit(table: pd.DataFrame) -> str:

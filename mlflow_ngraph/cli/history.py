@@ -11,9 +11,9 @@ import click
 from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
-from mlflow_ngraph.metrics import titled
+from mlflow_ngraph.metrics import metric_title
 from mlflow_ngraph.tables.sheet import Cell, Column, Head, Part, Sheet, faint, number, prose
-from mlflow_ngraph.text import UNSTEADY_MARK, counted, csv_table, missing, percent, plain, records, rounded
+from mlflow_ngraph.text import UNSTEADY_MARK, counted, csv_table, json_records, missing, percent, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def history(cell: str, metric: str, form: str | None, target: str | None, as_jso
     if form == "csv":
         writing.write(csv_table(table), target)
     elif form == "json":
-        writing.write(output.json_text({**table.attrs, "studies": records(table)}), target)
+        writing.write(output.json_text({**table.attrs, "studies": json_records(table)}), target)
     else:
         writing.give(form, target, *_parts(table))
     return 0
@@ -69,7 +69,7 @@ def _parts(table: pd.DataFrame) -> Iterator[Part]:
             "began (UTC)",
             "study",
             Column("commit", spare=1),
-            number(f"{titled(cell['metric'], cell['baseline'])}{unit}"),
+            number(f"{metric_title(cell['metric'], cell['baseline'])}{unit}"),
         ),
         *(number("95 % interval", spare=2), number("change"), prose("verdict")),
     ]

@@ -62,9 +62,9 @@ class LazyGroup(click.Group):
         return command
 
     def _brought(self, ctx: click.Context, distribution: str, name: str) -> Any:
-        from mlflow_ngraph.entry_points import brought
+        from mlflow_ngraph.entry_points import load_plugin
 
-        return brought(distribution, self._points, name, f"'{ctx.command_path} {name}'")
+        return load_plugin(distribution, self._points, name, f"'{ctx.command_path} {name}'")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

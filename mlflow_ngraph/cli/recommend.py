@@ -14,10 +14,10 @@ from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import NO_GOOD_ANSWER, TrackingError, UsageError
-from mlflow_ngraph.metrics import METRICS, titled
+from mlflow_ngraph.metrics import METRICS, metric_title
 from mlflow_ngraph.objectives import BOUNDS, Limit
 from mlflow_ngraph.tables.sheet import Cell, Column, Part, Sheet, faint, number
-from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, counted, csv_table, missing, plain, records, rounded
+from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, counted, csv_table, json_records, missing, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +97,7 @@ def recommend(
     if form == "csv":
         writing.write(csv_table(table), target)
     elif form == "json":
-        writing.write(output.json_text({**table.attrs, "choices": records(table)}), target)
+        writing.write(output.json_text({**table.attrs, "choices": json_records(table)}), target)
     else:
         writing.give(form, target, *_parts(table, alternatives))
     return NO_GOOD_ANSWER if table.attrs["undecided"] else 0
@@ -144,10 +144,10 @@ def _columns(table: pd.DataFrame) -> list[Column]:
     unit = "" if table.attrs["unit"] == "1" else f" [{table.attrs['unit']}]"
     return [
         *(number(""), Column("compiler"), Column("precision"), number("batch")),
-        number(f"{titled(table.attrs['metric'], _over(table, table.attrs['metric']))}{unit}"),
+        number(f"{metric_title(table.attrs['metric'], _over(table, table.attrs['metric']))}{unit}"),
         *(number("95 % interval", spare=1), number("costs"), number("costs, 95 %", spare=2)),
         *(map(number, (f"score ({table.attrs['fleet']})", "worst on")) if table.attrs["fleet"] else ()),
-        *(number(titled(name, _over(table, name))) for name in table.attrs["front"]),
+        *(number(metric_title(name, _over(table, name))) for name in table.attrs["front"]),
     ]
 
 

@@ -8,7 +8,7 @@ import click
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.tables.sheet import Head, Sheet, number
-from mlflow_ngraph.text import counted, decimals, missing, records
+from mlflow_ngraph.text import counted, decimals, json_records, missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ def variance(study: str, tracking_uri: str | None, as_json: bool) -> int:
 
     table = apart(study, tracking_uri)
     if as_json:
-        output.print_json(records(table))
+        output.print_json(json_records(table))
         return 0
     columns: list[Head] = [
         *(number("batch"), "compiler"),

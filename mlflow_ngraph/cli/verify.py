@@ -50,7 +50,7 @@ def verify(
     from mlflow_ngraph.tracking import connection, download, signature_files
 
     uri = connection.resolve_uri(tracking_uri)
-    trusting.admit(uri, rules)
+    trusting.require_source(uri, rules)
     remote = download.locate(engine, uri)
     with tempfile.TemporaryDirectory(prefix="ngraph-verify-") as temporary:
         package = download.pull(remote, Path(temporary) / "package")

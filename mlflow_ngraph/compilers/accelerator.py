@@ -1,4 +1,4 @@
-"""What an engine for the GPU needs, found out without a runtime: most of them crash where there is no GPU."""
+"""Check the GPU that an engine needs without its runtime: most runtimes crash where there is no GPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ _OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 
 def require_gpu(compiler: str, target: Target) -> probes.Gpu:
-    """The GPU that engines run on: the one that CUDA counts first.
+    """The GPU that engines run on: the first in CUDA's order.
 
-    Raises
-    ------
-    UnsupportedError
-        There is none, or it does not compute in the precision of ``target``, or the environment forbids it.
+    Raises `UnsupportedError` if there is none, or it lacks the precision of ``target``, or the environment forbids it.
     """
     gpu = probes.gpu()
     if gpu is None:
@@ -33,19 +30,9 @@ def require_gpu(compiler: str, target: Target) -> probes.Gpu:
 
 
 def require_architecture(compiler: str, target: Target, found: tuple[int, int], who: str) -> None:
-    """Make sure that a GPU computes in the precision of a target.
+    """Check that a GPU of compute capability ``found`` supports the precision of a target.
 
-    Parameters
-    ----------
-    found : tuple[int, int]
-        Its compute capability.
-    who : str
-        Names the GPU in the message.
-
-    Raises
-    ------
-    UnsupportedError
-        It does not.
+    Raises `UnsupportedError` if it does not.
     """
     since = _SINCE.get(target.precision, (0, 0))
     if found < since:
@@ -56,6 +43,6 @@ def require_architecture(compiler: str, target: Target, found: tuple[int, int], 
 
 
 def architecture(gpu: probes.Gpu) -> tuple[int, int]:
-    """The compute capability as numbers that can be compared; (0, 0) where the driver does not tell."""
+    """Compute capability as a tuple; (0, 0) where the driver does not report it."""
     major, _, minor = gpu.compute_capability.partition(".")
     return (int(major), int(minor or 0)) if major.isdigit() else (0, 0)

@@ -1,9 +1,8 @@
 """The contract of a compiler adapter.
 
-An adapter turns a model into an engine on disk (`Compiler.compile`, in one process) and an engine on
-disk into something that runs (`Compiler.load`, in another process). It knows nothing of studies,
-journals or MLflow. To add one, subclass `Compiler` and register it in the entry-point group
-``mlflow_ngraph.compilers``.
+An adapter compiles a model into an engine on disk (`Compiler.compile`) and loads the engine in another process
+(`Compiler.load`). It knows nothing of studies, journals or MLflow. To add one, subclass `Compiler` and register it in
+the entry-point group ``mlflow_ngraph.compilers``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -47,19 +46,19 @@ F = TypeVar("F", bound=Flags)
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a compiler can run on this machine."""
+    """Result of a check that a compiler can run on this machine."""
 
     available: bool
     version: str | None
     reason: str = ""
-    """Why it cannot run; empty when it can."""
+    """Reason why it cannot run; empty when it can."""
     hint: str = ""
-    """What to install or do about it."""
+    """Advice, such as a package to install."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how an engine has to run."""
+    """Device, precision and mode of an engine."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
@@ -69,19 +68,19 @@ class Target:
     """Threads within one inference; None leaves the runtime its own default."""
     accelerator: Literal["cpu", "cuda"] = "cpu"
     transfers: Transfers = "outside"
-    """Whether one repetition contains the copies of inputs to and outputs from the accelerator; without one, it makes
+    """True if one repetition contains the copies of inputs to and outputs from the accelerator; without one, it makes
     no difference."""
     build_for: str = ""
     """The device that an engine is compiled for, such as ``gpu:sm89``, where it is not this machine; empty where it is.
     Such an engine is not loaded here."""
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
-        """The device of `build_for`; None for this machine."""
-        return Elsewhere.parse(self.build_for) if self.build_for else None
+    def elsewhere(self) -> BuildTarget | None:
+        """Device of `build_for`; None for this machine."""
+        return BuildTarget.parse(self.build_for) if self.build_for else None
 
     def content(self) -> dict[str, Any]:
-        """Its fields as whoever runs the engine sees them: for a device that builds for itself they are the same."""
+        """Fields as on the machine that runs the engine: for a device that builds for itself they are the same."""
         fields = asdict(self)
         del fields["build_for"]
         return fields
@@ -89,7 +88,7 @@ class Target:
 
 @dataclass
 class Workbench:
-    """What a compilation has at hand beside its inputs: a clock, a place, and a line to whoever watches."""
+    """Resources of a compilation beside its inputs: a stage timer, a directory, and a progress callback."""
 
     work: Path
     """A folder for what must outlive a killed process, such as the database of a search. The next attempt at the same
@@ -109,18 +108,18 @@ class Workbench:
             self.add(name, time.perf_counter() - start)
 
     def add(self, name: str, seconds: float) -> None:
-        """Add time to stage ``name`` that an earlier, killed attempt spent."""
+        """Add the time of an earlier, killed attempt to stage ``name``."""
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
 @dataclass(frozen=True)
 class Build:
-    """What `Compiler.compile` says about the engine that it wrote."""
+    """Result of `Compiler.compile`."""
 
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
     """Values that took effect at compile time, also those the compiler chose itself."""
     requires: Mapping[str, str] = field(default_factory=dict)
-    """What a machine must have to load the engine: `Compiler.requires`, and what only the compiler's runtime could
+    """Requirements for loading the engine: `Compiler.requires`, and what only the compiler's runtime could
     tell, such as its own compatibility string."""
     export_format: Format | None = None
     """The format the compiler started from; its export time is part of the compile time."""
@@ -128,7 +127,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Request:
-    """One of the inferences that an invocation keeps in flight, with memory of its own."""
+    """One of the concurrent inferences of an invocation, with memory of its own."""
 
     call: Callable[[], object]
     """Runs this inference alone and returns when its outputs are complete. Requests may be called from different
@@ -155,19 +154,16 @@ class Invocation:
     it returns when as many inferences have ended, while the next ones already run. Needed in ``async`` mode only."""
 
     def repeated(self) -> AbstractContextManager[Callable[[], object]]:
-        """One repetition after the other: a context with the function to call for each.
+        """Context with the function to call for each of many repetitions.
 
-        Between two repetitions nothing stands still. Outputs are complete when the context has ended.
+        The device is never idle between two repetitions. Outputs are complete when the context has ended.
         """
         return nullcontext(self.call) if self.stream is None else self.stream()
 
     def each(self) -> tuple[Request, ...]:
-        """Every inference of `call` by itself.
+        """Functions that run the inferences of `call` one by one.
 
-        Raises
-        ------
-        UnsupportedError
-            Several are in flight, and the adapter does not tell them apart.
+        Raises `UnsupportedError` if an adapter runs several and cannot separate them.
         """
         if self.requests > 1 and len(self.singly) != self.requests:
             raise UnsupportedError(f"the adapter does not give its {self.requests} requests one by one")
@@ -177,12 +173,8 @@ class Invocation:
 class Engine(ABC):
     """A compiled workload in memory, loaded from disk for one batch size.
 
-    Parameters
-    ----------
-    precision : Precision
-        The precision that took effect, asked of the runtime where the runtime can tell.
-    flags : Mapping[str, FlagValue]
-        Every flag with the value in force, also those that the runtime chose itself (threads, streams, ...).
+    ``precision`` and ``flags`` are the effective values, as far as the runtime reports them, also those that it chose
+    itself (threads, streams, ...).
     """
 
     def __init__(self, precision: Precision, flags: Mapping[str, FlagValue]) -> None:
@@ -191,13 +183,13 @@ class Engine(ABC):
 
     @abstractmethod
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
-        """Place ``inputs`` (in the order of the workload's inputs) in the runtime's own tensors.
+        """Copy ``inputs`` (in the order of the workload's inputs) into the runtime's own tensors.
 
-        Nothing that a caller would do once for many inferences happens inside `Invocation.call`.
+        Work that a caller does once for many inferences happens here, not in `Invocation.call`.
         """
 
     def close(self) -> None:  # noqa: B027 - most engines free themselves
-        """Free what the engine holds."""
+        """Free the engine."""
 
 
 class Compiler(ABC, Generic[F]):
@@ -208,7 +200,7 @@ class Compiler(ABC, Generic[F]):
     """One line for people."""
     flags_type: ClassVar[type[Flags]]
     formats: ClassVar[tuple[Format, ...]]
-    """What `compile` may read from its source."""
+    """Formats that `compile` may read from its source."""
     precisions: ClassVar[tuple[Precision, ...]] = ("fp32",)
     modes: ClassVar[tuple[Mode, ...]] = ("sync",)
     accelerators: ClassVar[tuple[str, ...]] = ("cpu",)
@@ -220,19 +212,19 @@ class Compiler(ABC, Generic[F]):
     """Modules that must not be imported where an engine is loaded, because a runtime imports them needlessly."""
 
     threaded: ClassVar[bool] = True
-    """Whether an engine depends on `Target.threads`; False where the accelerator alone computes."""
+    """True if an engine depends on `Target.threads`; False where the accelerator alone computes."""
 
     explains_elsewhere: ClassVar[bool] = False
-    """Whether `explain` tells of an engine for another device what it is, and not what this machine would make of it."""
+    """True if `explain` describes an engine for another device itself, not its form on this machine."""
 
     needs_module: ClassVar[bool] = False
-    """Whether `load` builds the live model again, with the packages that the model comes from."""
+    """True if `load` builds the live model again, with the packages that the model comes from."""
 
     shared: ClassVar[bool] = True
-    """Whether an engine is worth pulling from another machine; False where making it costs less than moving it."""
+    """True if an engine is worth pulling from another machine; False where making it costs less than moving it."""
 
     program: ClassVar[str] = ""
-    """What of an engine is a program that `load` or `bind` lets run with the rights of the process, such as a shared
+    """Part of an engine that `load` or `bind` runs as code with the rights of the process, such as a shared
     library; empty where engines are data for a runtime."""
 
     def __init__(self, flags: F) -> None:
@@ -241,23 +233,23 @@ class Compiler(ABC, Generic[F]):
     @classmethod
     @abstractmethod
     def availability(cls) -> Availability:
-        """Whether the compiler can run here. Never raises, and imports nothing heavy."""
+        """Check that the compiler can run here. Never raises, and imports nothing heavy."""
 
     @classmethod
     def building(cls) -> Availability:
-        """Whether the compiler can compile here, be it for another device. The default asks for all that running needs."""
+        """Check that the compiler can compile here, also for another device. By default it needs all that running needs."""
         return cls.availability()
 
     @property
     def searches(self) -> bool:
-        """Whether these flags make `compile` search by measuring, which may take hours and has a time limit of its own."""
+        """True if `compile` searches by measuring with these flags: it may take hours and has a time limit of its own."""
         return False
 
     @property
     def occupies(self) -> Occupation:
-        """What `compile` keeps busy: mostly one ``processor``; as many ``processors`` as it may use; or the ``machine``.
+        """Processors that `compile` occupies: mostly one ``processor``; all its ``processors``; or the ``machine``.
 
-        The machine it needs where it measures what it compiles: nothing may compute beside it then.
+        A compiler that measures needs the machine: nothing may run concurrently.
         """
         return "machine" if self.searches else "processors"
 
@@ -272,25 +264,21 @@ class Compiler(ABC, Generic[F]):
         return 1.0
 
     def requires(self, target: Target) -> dict[str, str]:
-        """What an engine compiled here for ``target`` depends on and finds here: versions, instruction set, GPU.
+        """Requirements of an engine compiled here for ``target``: versions, instruction set, GPU.
 
-        Known without importing a runtime: equal answers mean that an engine made on one machine serves on the other.
-        With `Target.build_for` it is what that device will answer where engines compiled here serve.
+        Known without importing a runtime. An engine of one machine runs on another whose answer is equal. With
+        `Target.build_for` it is the answer of that device.
         """
         return {self.name: self.availability().version or ""}
 
     def engines(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
-        """Which batch sizes share one engine; the default is an engine for each batch size."""
+        """Batch sizes grouped by engine; the default is an engine for each batch size."""
         return [(batch,) for batch in batch_sizes]
 
     def check(self, target: Target) -> None:
-        """Refuse a target that the compiler does not know, before any work is done.
+        """Refuse a target that the compiler does not support, before any work is done.
 
-        Raises
-        ------
-        UnsupportedError
-            The precision, mode or accelerator is not among those of the class, or the compiler cannot compile for another
-            device.
+        Raises `UnsupportedError` for another precision, mode, accelerator or device.
         """
         for wanted, known in (
             (target.precision, self.precisions),
@@ -302,13 +290,10 @@ class Compiler(ABC, Generic[F]):
         if target.elsewhere is not None:
             self.check_elsewhere(target, target.elsewhere)
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         """Refuse a device for which engines cannot be compiled here. The default refuses every one.
 
-        Raises
-        ------
-        UnsupportedError
-            Engines compiled here do not serve there; says why.
+        Raises `UnsupportedError` with the reason.
         """
         raise UnsupportedError(f"{self.name} compiles for the machine that it runs on, and not here for {device}")
 
@@ -318,29 +303,21 @@ class Compiler(ABC, Generic[F]):
     ) -> Build:
         """Compile and save an engine into the empty ``directory`` for ``batch_sizes``.
 
-        Use the stages ``compile`` (before it ``convert`` and ``tune``, where there are such steps) and ``save``.
-
-        Raises
-        ------
-        UnsupportedError
-            The compiler cannot express the model, with its own reason (the operator's name).
-        CompileError
-            The compiler failed.
+        Use the stages ``compile`` (before it ``convert`` and ``tune``, where there are such steps) and ``save``. Raises
+        `UnsupportedError` where the compiler cannot express the model, with its own reason (the operator's name), and
+        `CompileError` where it fails.
         """
 
     @abstractmethod
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         """Load a saved engine in a fresh process, without the model's code unless the compiler needs it.
 
-        Raises
-        ------
-        UnsupportedError
-            The runtime cannot provide the precision or mode that ``target`` asks for.
+        Raises `UnsupportedError` if the runtime lacks the precision or mode of ``target``.
         """
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
-        """What the compiler made of the model, from its own introspection. Called where `compile` was called.
+        """Explain the compiled model by the compiler's own introspection, in the process that compiled it.
 
-        The default knows nothing beyond the compiler's name.
+        The default knows only the compiler's name.
         """
         return Explanation()

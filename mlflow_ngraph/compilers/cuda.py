@@ -1,7 +1,7 @@
-"""Memory, copies, streams and graphs of the CUDA runtime, without torch. For use inside the methods of adapters.
+"""Memory, copies, streams and graphs of the CUDA runtime, without torch. Imported inside the methods of adapters only.
 
-Everything stands on the package ``cuda-bindings``, whose functions return their status first. Objects free what they
-hold in `close`, because CUDA must be told before its process ends, and Python does not promise when it collects.
+Built on the package ``cuda-bindings``, whose functions return their status first. Objects free their memory in `close`,
+because CUDA must be told before its process ends, and Python does not promise when it collects.
 """
 
 from __future__ import annotations
@@ -28,26 +28,21 @@ class CudaError(RuntimeError):
 
 
 def bindings() -> Availability:
-    """Whether the package is installed, without importing it."""
+    """Check that the package is installed, without importing it."""
     return package("cuda.bindings", "cuda-bindings", INSTALL)
 
 
 def runtime() -> Any:
-    """The module of the CUDA runtime."""
+    """Import the module of the CUDA runtime."""
     from cuda.bindings import runtime as module
 
     return module
 
 
 def checked(answer: Sequence[Any]) -> Any:
-    """What a call returned, without its status.
+    """Check the status of a call, and return its result.
 
-    Raises
-    ------
-    MemoryError
-        The memory of the device, or page-locked memory, is used up.
-    CudaError
-        Any other failure.
+    Raises `MemoryError` if device or page-locked memory is exhausted, and `CudaError` for any other failure.
     """
     status, *values = answer
     if status:
@@ -60,7 +55,7 @@ def checked(answer: Sequence[Any]) -> Any:
 
 
 def compute_capability(device: int = 0) -> str:
-    """The architecture of a device as the CUDA runtime sees it, such as ``8.9``."""
+    """Compute capability of a device as the CUDA runtime reports it, such as ``8.9``."""
     cuda, parts = runtime(), []
     for name in ("Major", "Minor"):
         attribute = getattr(cuda.cudaDeviceAttr, f"cudaDevAttrComputeCapability{name}")
@@ -78,20 +73,16 @@ class Stream:
 
     @property
     def handle(self) -> int:
-        """The address that other libraries know the stream by."""
+        """Address of the stream for other libraries."""
         return int(self._handle)
 
     def synchronize(self) -> None:
-        """Return when all work in the stream is done."""
         checked(self._wait())
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        """Record what ``work`` puts into the stream, without doing it.
+        """Record the work that ``work`` queues, without running it.
 
-        Raises
-        ------
-        CudaError
-            The work cannot be recorded.
+        Raises `CudaError` if the work cannot be recorded.
         """
         cuda = runtime()
         mode = cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
@@ -104,7 +95,6 @@ class Stream:
         return Graph(checked(ended), self._handle)
 
     def close(self) -> None:
-        """Free the stream."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             checked(runtime().cudaStreamDestroy(handle))
@@ -122,18 +112,16 @@ class Graph:
         self._start: Callable[[], Sequence[Any]] = partial(cuda.cudaGraphLaunch, self._executable, stream)
 
     def launch(self) -> None:
-        """Put the recorded work into the stream that it was recorded in."""
         checked(self._start())
 
     def close(self) -> None:
-        """Free the graph."""
         if self._executable is not None:
             executable, self._executable = self._executable, None
             checked(runtime().cudaGraphExecDestroy(executable))
 
 
 class Tensor:
-    """An array in the memory of the device, and its twin in page-locked memory of the host."""
+    """A device array, and its copy in page-locked host memory."""
 
     def __init__(self, shape: Sequence[int], dtype: Any) -> None:
         cuda = runtime()
@@ -153,11 +141,9 @@ class Tensor:
         """The twin; not to be used after `close`."""
 
     def upload(self, stream: Stream) -> None:
-        """Put the copy from the host to the device into a stream."""
         self._copy(stream, self.address, self._pinned, "cudaMemcpyHostToDevice")
 
     def download(self, stream: Stream) -> None:
-        """Put the copy from the device to the host into a stream."""
         self._copy(stream, self._pinned, self.address, "cudaMemcpyDeviceToHost")
 
     def _copy(self, stream: Stream, to: int, source: int, kind: str) -> None:
@@ -165,7 +151,6 @@ class Tensor:
         checked(cuda.cudaMemcpyAsync(to, source, self.nbytes, getattr(cuda.cudaMemcpyKind, kind), stream.handle))
 
     def close(self) -> None:
-        """Free both memories."""
         cuda = runtime()
         if self.address:
             address, self.address = self.address, 0

@@ -1,4 +1,4 @@
-"""What a compiler made of a model, in one form for all compilers."""
+"""Explanations of compiled models, in one form for all compilers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Kernel:
-    """One step of the compiled engine, in the order of execution. Empty text: the compiler does not tell."""
+    """One step of the compiled engine, in the order of execution. Empty text: the compiler does not report it."""
 
     name: str
     operation: str
@@ -30,14 +30,14 @@ class Kernel:
     precision: str = ""
     """Element type of the computation."""
     provider: str = ""
-    """What executes it, where an engine may have several, such as ``CPUExecutionProvider``."""
+    """Provider that executes it, where there are several, such as ``CPUExecutionProvider``."""
     microseconds: float | None = None
     """Duration of one execution as the compiler's own profiler saw it; it is no measurement."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `Compiler.explain` says about an engine at one batch size. None: the compiler does not tell."""
+    """Result of `Compiler.explain` at one batch size. None: the compiler does not report it."""
 
     nodes_before: int | None = None
     """Operations of the model as the compiler was given it."""
@@ -49,32 +49,25 @@ class Explanation:
     code_bytes: int | None = None
     """Size of the machine code or source that was generated for this model."""
     facts: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    """What else the compiler says, by its own names."""
+    """Further facts by the compiler's own names."""
 
     @property
     def fused_groups(self) -> int:
-        """Steps that compute more than one node of the model."""
+        """Kernels that compute several nodes of the model."""
         return sum(len(kernel.fused) > 1 for kernel in self.kernels)
 
     def count(self, field_name: str) -> dict[str, int]:
-        """How many kernels have each value of a field, such as ``implementation``; the most frequent first."""
+        """Number of kernels by value of a field, such as ``implementation``; the most frequent first."""
         values = (getattr(kernel, field_name) for kernel in self.kernels)
         return dict(Counter(value for value in values if value).most_common())
 
     def write(self, path: Path) -> None:
-        """Write it as JSON."""
         content = {"schema": SCHEMA, **asdict(self)}
         path.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Explanation:
-        """Read what `write` wrote.
-
-        Raises
-        ------
-        NGraphError
-            It is missing, damaged, or of another version.
-        """
+        """Read the JSON of `write`. Raises `NGraphError` if it is missing, damaged, or of another version."""
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("schema") != SCHEMA:
@@ -86,5 +79,5 @@ class Explanation:
 
 
 def file_name(batch: int) -> str:
-    """Where the explanation for a batch size lies within an engine's directory."""
+    """Path of the explanation for a batch size within an engine's directory."""
     return f"explanation-b{batch}.json"

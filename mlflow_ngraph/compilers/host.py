@@ -1,4 +1,4 @@
-"""What an engine's machine code may need from the machine that loads it, and what compiling needs here."""
+"""Instruction sets, C++ compiler and installed packages of this machine, for requirements of engines."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from mlflow_ngraph.devices import probes
 
 @cache
 def isa() -> str:
-    """The architecture and the instruction sets that compilers choose code by, such as ``x86_64 avx2 avx512f``."""
+    """Architecture and instruction sets that compilers generate code for, such as ``x86_64 avx2 avx512f``."""
     return " ".join([platform.machine(), *probes.cpu().isa])
 
 
 def cpp_compiler() -> str | None:
-    """The C++ compiler on the path: ``$CXX``, else the usual names."""
+    """C++ compiler on the path: ``$CXX``, else the usual names."""
     names = [os.environ.get("CXX", ""), "g++", "clang++"] if sys.platform != "darwin" else ["clang++"]
     return next((compiler for name in names if name and (compiler := shutil.which(name))), None)
 
 
 def package(module: str, distribution: str, install: str) -> Availability:
-    """Whether a Python package is installed, without importing it."""
+    """Check that a Python package is installed, without importing it."""
     try:
         if find_spec(module) is None:
             return Availability(False, None, f"the package {distribution} is not installed", install)
@@ -45,15 +45,15 @@ def _under_another_name(module: str, distribution: str, install: str) -> Availab
 
 
 def bringing(module: str) -> list[str]:
-    """The installed distributions that bring a top-level module.
+    """Installed distributions that contain a top-level module.
 
-    `importlib.metadata.packages_distributions` says the same of all modules, and takes a quarter of a second.
+    `importlib.metadata.packages_distributions` lists all modules, and takes a quarter of a second.
     """
     return [found.metadata["Name"] for found in distributions() if module in _top_level(found)]
 
 
 def _top_level(found: Distribution) -> Collection[str]:
-    """Modules, as declared, else as the list of files has them."""
+    """Top-level modules, as declared, else from the list of files."""
     declared = (found.read_text("top_level.txt") or "").split()
     if declared:
         return declared
@@ -62,7 +62,7 @@ def _top_level(found: Distribution) -> Collection[str]:
 
 
 def with_cpp_compiler(availability: Availability, need: str) -> Availability:
-    """``availability``, unless there is no C++ compiler and ``need`` says what it is for."""
+    """Return ``availability``, unless there is no C++ compiler; ``need`` says why it is needed."""
     if not availability.available or cpp_compiler():
         return availability
     hint = "install g++ (Debian, Ubuntu: apt-get install g++) or point $CXX at a C++ compiler"

@@ -1,18 +1,19 @@
-"""PyTorch eager: the baseline that every speed-up and every parity check refers to."""
+"""PyTorch eager: the baseline of every speed-up and parity check."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from mlflow_ngraph.compilers.base import Build, Engine, Flags, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -36,7 +37,7 @@ class IdentityFlags(TorchFlags):
 
 
 class Identity(TorchAdapter[IdentityFlags]):
-    """Compiles nothing: runs the live module in inference mode."""
+    """Adapter of eager execution: runs the live module in inference mode."""
 
     name: ClassVar[str] = "identity"
     summary: ClassVar[str] = "PyTorch eager, the baseline"
@@ -48,7 +49,7 @@ class Identity(TorchAdapter[IdentityFlags]):
     needs_module: ClassVar[bool] = True
     shared: ClassVar[bool] = False
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         raise UnsupportedError(f"identity compiles nothing that could be taken to {device}")
 
     @property
@@ -81,7 +82,7 @@ class Identity(TorchAdapter[IdentityFlags]):
         self.check(target)
         EngineSpec.read_for(self, directory, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
-        with reported(self.name):
+        with translated_errors(self.name):
             module = in_precision(Source(directory / _MODEL).module(), target.precision)
             layout: torch.memory_format = {
                 "contiguous": torch.contiguous_format,
@@ -94,18 +95,15 @@ class Identity(TorchAdapter[IdentityFlags]):
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         from mlflow_ngraph.compilers.torch_operators import executed_operators
 
-        engine = self.load(directory, batch, target)
-        try:
+        with closing(self.load(directory, batch, target)) as engine:
             kernels = executed_operators(engine, EngineSpec.read_for(self, directory, target).inputs, batch)
-        finally:
-            engine.close()
         moves = sum(kernel.operation in _MOVES for kernel in kernels)
         # Eager execution takes the model as it is.
         return Explanation(len(kernels), len(kernels), moves, tuple(kernels))
 
 
 def _copy_model(source: Source, directory: Path) -> None:
-    """Materials that hold the model alone, without exports and arrays, in files that outlive their source."""
+    """Copy materials of the model alone, without exports and arrays."""
     from mlflow_ngraph.workloads.file import linked
     from mlflow_ngraph.workloads.materials import WEIGHTS
     from mlflow_ngraph.workloads.registry import create

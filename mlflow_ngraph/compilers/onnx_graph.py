@@ -1,4 +1,4 @@
-"""The nodes of an ONNX file, for compilers that start from one. For the process that compiles."""
+"""Nodes of an ONNX file, for explanations of compilers that start from one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a graph. Values are known by their names."""
+    """One node of a graph. Values have names."""
 
     name: str
     operation: str
@@ -26,14 +26,14 @@ class Node:
 
 
 def read(path: Path) -> Any:
-    """The graph of an ONNX file; weights that lie in other files stay there."""
+    """Read a graph without weights in other files."""
     import onnx
 
     return onnx.load(str(path), load_external_data=False).graph
 
 
 def nodes(graph: Any) -> list[Node]:
-    """The nodes in the order of the file. Nodes without a name are called by their first output."""
+    """Nodes in the order of the file. Nodes without a name are called by their first output."""
     return [
         Node(
             node.name or next(iter(node.output), node.op_type),
@@ -47,7 +47,7 @@ def nodes(graph: Any) -> list[Node]:
 
 
 def batch_symbols(graph: Any, inputs: Sequence[TensorSpec]) -> list[str]:
-    """The names that the file gives its batch axis, if it is free."""
+    """Names of the batch axis, if it is free."""
     specs = {spec.name: spec for spec in inputs}
     symbols = {
         dim.dim_param
@@ -60,18 +60,12 @@ def batch_symbols(graph: Any, inputs: Sequence[TensorSpec]) -> list[str]:
 
 
 def write_nodes(path: Path, found: Sequence[Node]) -> None:
-    """Keep the nodes of a graph whose file is not kept."""
+    """Write the nodes of a graph whose file is not kept."""
     path.write_text(json.dumps([asdict(node) for node in found], separators=(",", ":")), encoding="utf-8")
 
 
 def read_nodes(path: Path) -> list[Node]:
-    """Read what `write_nodes` wrote.
-
-    Raises
-    ------
-    NGraphError
-        The file is missing or damaged.
-    """
+    """Read the file of `write_nodes`. Raises `NGraphError` if it is missing or damaged."""
     try:
         content: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         return [

@@ -1,4 +1,4 @@
-"""What compilers raise as errors of this package, told apart into "cannot express this" and "went wrong"."""
+"""Classify exceptions of compilers: unsupported models, and failures."""
 
 from __future__ import annotations
 
@@ -23,20 +23,14 @@ _OPERATOR = (
     re.compile(r"Could not export Python function call '(\w+)'"),
     re.compile(r"Could not find schema for (\S+?)[,.]?(?:\s|$)"),
 )
-"""How each runtime names an operator that it does not have."""
+"""Messages of the runtimes about unsupported operators."""
 
 _MACHINE = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left", re.IGNORECASE)
-"""What is said of the machine, and not of the model."""
+"""Messages about the machine, not about the model."""
 
 
 def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
-    """The operators that a runtime says it does not have, or None when that is not what went wrong.
-
-    Parameters
-    ----------
-    *patterns : re.Pattern[str]
-        How a runtime of a third party names them, in the first group.
-    """
+    """Names of the unsupported operators, in the first group of ``patterns``, or None for another error."""
     texts = [str(link) for link in causes(error)]
     for pattern in (*patterns, *_OPERATOR):
         match = next((match for text in texts if (match := pattern.search(text))), None)
@@ -46,21 +40,10 @@ def operator(error: BaseException, *patterns: re.Pattern[str]) -> str | None:
 
 
 @contextmanager
-def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
-    """Raise what a compiler raises in the block as an error of this package.
+def translated_errors(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
+    """Convert exceptions of a compiler in the block to `UnsupportedError` or `CompileError`, in one line.
 
-    Parameters
-    ----------
-    *patterns : re.Pattern[str]
-        How the compiler names an operator that it does not have, in the first group, where it is none of those that
-        this package brings.
-
-    Raises
-    ------
-    UnsupportedError
-        An operator is missing; names it.
-    CompileError
-        Anything else, in one line.
+    The first group of ``patterns`` is the name of a missing operator in messages of a third party's compiler.
     """
     try:
         yield
@@ -74,21 +57,11 @@ def reported(compiler: str, *patterns: re.Pattern[str]) -> Iterator[None]:
 
 
 @contextmanager
-def limits(compiler: str, model: Path | None = None) -> Iterator[None]:
-    """Raise what a compiler says about a valid model while it converts or compiles it as a limit of the compiler.
+def errors_as_limits(compiler: str, model: Path | None = None) -> Iterator[None]:
+    """Report errors of a compiler on a valid model as `UnsupportedError`: a limit of the compiler.
 
-    It stands within `reported`, around nothing but the compiler's own calls: what this package does wrong beside them
-    stays a failure. A model that comes here has run elsewhere, or there would be no reference to compare with.
-
-    Parameters
-    ----------
-    model : Path | None
-        The ONNX file that the compiler reads; what is wrong with the file itself is no limit.
-
-    Raises
-    ------
-    UnsupportedError
-        In the compiler's own words, with the operator where these name it.
+    It stands within `translated_errors`, around the compiler's own calls only: an error of this package stays a failure. The
+    model has already run as the reference, so it is valid; errors about the ONNX file ``model`` itself are no limits.
     """
     try:
         yield
@@ -102,7 +75,7 @@ def limits(compiler: str, model: Path | None = None) -> Iterator[None]:
 
 
 def _is_model(path: Path) -> bool:
-    """Whether a file holds a graph, whatever its operators are."""
+    """True if a file holds a graph, whatever its operators are."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 

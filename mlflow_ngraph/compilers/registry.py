@@ -1,4 +1,4 @@
-"""The compilers by name."""
+"""Registry of compilers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,9 @@ COMPILERS: Registry[Compiler[Any]] = Registry(
 
 
 def create(name: str, flags: Mapping[str, Any] | None = None) -> Compiler[Any]:
-    """The compiler called ``name`` with ``flags``; flags that are left out have their defaults.
+    """Create a compiler with ``flags``; missing flags have their defaults.
 
-    Raises
-    ------
-    UnknownNameError
-        No compiler has this name.
-    FlagError
-        A flag is unknown or has a wrong value; the message names the flag and what is allowed.
+    Raises `UnknownNameError` for an unknown compiler, and `FlagError` for an unknown flag or a wrong value.
     """
     kind = COMPILERS.get(name)
     try:

@@ -1,4 +1,4 @@
-"""Several inferences in flight, for runtimes that start one and let its caller wait for it later."""
+"""Keep several inferences in flight, for runtimes with asynchronous requests."""
 
 from __future__ import annotations
 
@@ -8,31 +8,22 @@ from contextlib import contextmanager
 Step = Callable[[], object]
 
 
-class Relay:
-    """Requests that are started and waited for in turn.
-
-    Parameters
-    ----------
-    starts, waits : Sequence[Step]
-        Begin a request, and return when it has ended; in the same order.
-    """
+class RequestQueue:
+    """Asynchronous requests; each of ``starts`` begins one, and the same entry of ``waits`` awaits it."""
 
     def __init__(self, starts: Sequence[Step], waits: Sequence[Step]) -> None:
         self._starts = starts
         self._waits = waits
 
     def run(self) -> None:
-        """Have all requests in flight at the same time, each once, and return when all have ended."""
+        """Run each request once, all concurrently, and wait for all."""
         for start in self._starts:
             start()
         self._wait()
 
     @contextmanager
     def stream(self) -> Iterator[Step]:
-        """Keep all requests in flight, and give a function that waits for each once and starts it again at once.
-
-        At the end of the context all have ended.
-        """
+        """Context with a function that waits for each request once and restarts it at once. All have ended after it."""
         turns = list(zip(self._waits, self._starts, strict=True))
 
         def turn() -> None:

@@ -1,7 +1,6 @@
-"""Several inferences in flight, for runtimes whose calls return only when they are done.
+"""Keep several inferences in flight, for runtimes with blocking calls: one thread each.
 
-Such a runtime has as many requests in flight as there are threads that call it. The threads are made once, and sleep
-while nothing is asked of them.
+The threads are made once, and sleep while idle.
 """
 
 from __future__ import annotations
@@ -13,20 +12,14 @@ from contextlib import contextmanager
 Task = Callable[[], object]
 
 
-class Crew:
-    """Does each of its tasks in a thread of its own.
-
-    Parameters
-    ----------
-    tasks : Sequence[Task]
-        They must let go of Python's lock while they compute, or they do so one after the other.
-    """
+class RequestThreads:
+    """Runs each of its tasks in a thread of its own. Only tasks that release the GIL run concurrently."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._members = [_Member(task) for task in tasks]
 
     def run(self) -> None:
-        """Do every task once, and return when all are done; raises what the first one that failed has raised."""
+        """Run every task once, wait for all, and raise the error of the first that failed."""
         for member in self._members:
             member.begin(again=False)
         for member in self._members:
@@ -35,10 +28,10 @@ class Crew:
 
     @contextmanager
     def stream(self) -> Iterator[Task]:
-        """Have every member do its task again and again, and give a function that counts.
+        """Context in which all threads repeat their tasks, with a function that waits for progress.
 
-        It returns when as many tasks as there are members have ended since it returned before, whoever did them, and
-        raises what a task has raised. At the end of the context all tasks have ended.
+        It returns when as many tasks as there are threads have ended since its last return, in any thread, and raises
+        their errors. All tasks have ended after the context.
         """
         ended, members = threading.Semaphore(0), self._members
 
@@ -70,7 +63,7 @@ class Crew:
 
 
 class _Member:
-    """A thread that does its task when it is told to. Plain locks are the cheapest way to tell."""
+    """A thread that runs its task on request. Plain locks are the fastest signal."""
 
     def __init__(self, task: Task) -> None:
         self.error: BaseException | None = None
@@ -85,12 +78,11 @@ class _Member:
         self._thread.start()
 
     def begin(self, again: bool, ended: threading.Semaphore | None = None) -> None:
-        """Do the task once, or until `again` is taken back; each time that it ends, ``ended`` is raised by one."""
+        """Run the task once, or until `again` is reset; each end increments ``ended``."""
         self.again, self._ended, self.error = again, ended, None
         self._begun.release()
 
     def end(self) -> None:
-        """End the thread, which must be free."""
         self._task = None
         self._begun.release()
         self._thread.join()

@@ -1,20 +1,20 @@
-"""The specification of an engine, ``spec.json`` in its directory: what it is, how it was compiled, how it is loaded.
+"""The specification of an engine, ``spec.json``: contents, compilation and loading.
 
-Adapters write it last, so a directory without one is no engine. Whoever loads the engine reads it there; the manifest of
-a package has it again.
+Adapters write it last, so a directory without one is no engine. The manifest of a package repeats it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mlflow_ngraph import documents
-from mlflow_ngraph.compilers import distributions
 from mlflow_ngraph.compilers.base import Build, Compiler, FlagValue, Target
 from mlflow_ngraph.errors import CompileError, EngineError, UnsupportedError
 from mlflow_ngraph.workloads.base import TensorSpec
@@ -31,14 +31,14 @@ BatchSize = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
 
 
 class FrozenModel(BaseModel):
-    """A piece of what is written beside an engine: nothing unknown in it, and never changed."""
+    """Base of immutable records that refuse unknown fields."""
 
     # JSON has no NaN and no infinity; as text they are read back as what they were.
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
 class _Tensor(FrozenModel):
-    """A `TensorSpec` that somebody else wrote."""
+    """Validated form of a `TensorSpec`."""
 
     name: str
     dtype: str = Field(pattern="^(?:bool|u?int(?:8|16|32|64)|float(?:16|32|64)|complex(?:64|128))$")
@@ -72,14 +72,14 @@ class EngineSpec(FrozenModel):
     inputs: Tensors
     outputs: Tensors
     reference_by: str
-    """What computed the outputs that the engine is compared with."""
+    """Runtime of the reference outputs."""
     mixes: str
-    """How the samples of a batch influence each other in this model; empty where they do not."""
+    """Interaction of a batch's samples in this model; empty if there is none."""
     compiler: str
     asked: dict[str, FlagValue]
     """Every flag as it was asked for, defaults included."""
     target: Target
-    """What the engine was compiled for, as the device that runs it sees it: `Target.build_for` is empty."""
+    """Target of the compilation, as on the device that runs the engine: `Target.build_for` is empty."""
     batch_sizes: tuple[BatchSize, ...] = Field(min_length=1)
     """Batch sizes that the engine was compiled for."""
     flags: dict[str, FlagValue]
@@ -87,7 +87,7 @@ class EngineSpec(FrozenModel):
     facts: dict[str, FlagValue]
     """The adapter's own, for `Compiler.load`."""
     requires: dict[str, str]
-    """What a machine must have to load the engine."""
+    """Requirements for loading the engine."""
     packages: dict[str, str]
     """Versions of the distributions that loading needs beside this package, by their names."""
 
@@ -101,13 +101,7 @@ class EngineSpec(FrozenModel):
         target: Target,
         facts: Mapping[str, FlagValue],
     ) -> EngineSpec:
-        """The specification of an engine that was compiled just now.
-
-        Parameters
-        ----------
-        facts : Mapping[str, FlagValue]
-            What loading needs to know beyond flags and target.
-        """
+        """Specification of a new engine; ``facts`` are further data that loading needs."""
         model = source.materials
         return cls(
             workload=str(model.ref),
@@ -124,7 +118,7 @@ class EngineSpec(FrozenModel):
             flags=dict(build.flags),
             facts=dict(facts),
             requires=dict(build.requires),
-            packages=distributions.needed(compiler, target, model.ref.scheme),
+            packages=_needed(compiler, target, model.ref.scheme),
         )
 
     @property
@@ -133,9 +127,9 @@ class EngineSpec(FrozenModel):
         return min(self.batch_sizes)
 
     def serves(self, requires: Mapping[str, str]) -> str:
-        """What keeps the engine from serving a machine that has ``requires``; empty when nothing does.
+        """Reason why a machine with ``requires`` cannot run the engine; empty when none is known.
 
-        An engine may ask for more, which only the runtime can check when it loads it.
+        Only the runtime can check the remaining requirements, when it loads the engine.
         """
         for name, present in requires.items():
             needed = self.requires.get(name)
@@ -144,18 +138,11 @@ class EngineSpec(FrozenModel):
         return ""
 
     def write(self, directory: Path) -> None:
-        """Write it into the engine's directory."""
         (directory / FILE).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, directory: Path) -> EngineSpec:
-        """Read it from an engine's directory.
-
-        Raises
-        ------
-        EngineError
-            There is none, or it is not readable.
-        """
+        """Read the specification from an engine's directory. Raises `EngineError` if it is missing or invalid."""
         path = directory / FILE
         try:
             return cls.model_validate_json(documents.content(path))
@@ -166,14 +153,10 @@ class EngineSpec(FrozenModel):
 
     @classmethod
     def read_for(cls, compiler: Compiler[Any], directory: Path, target: Target) -> EngineSpec:
-        """Read it in order to load the engine.
+        """Read the specification in order to load the engine.
 
-        Raises
-        ------
-        CompileError
-            There is none, or another compiler wrote the engine.
-        UnsupportedError
-            The engine was compiled for another precision than ``target`` asks for.
+        Raises `CompileError` if it is missing or another compiler's, and `UnsupportedError` if its precision is not
+        that of ``target``.
         """
         try:
             spec = cls.read(directory)
@@ -184,3 +167,36 @@ class EngineSpec(FrozenModel):
         if (precision := spec.target.precision) != target.precision:
             raise UnsupportedError(f"the engine was compiled for {precision}, not for {target.precision}")
         return spec
+
+
+_OF_SCHEME = {"timm": ("timm", "torchvision"), "onnx": ("onnx",)}
+"""Distributions without which a live module of a workload cannot be built again, by the workload's scheme."""
+
+
+def _needed(compiler: Compiler[Any], target: Target, scheme: str) -> dict[str, str]:
+    """Versions of the distributions that loading an engine of ``compiler`` needs, besides this package.
+
+    They bring the adapter and its runtime, are named in the adapter's requirements, or build the workload's module
+    where the adapter runs it live.
+    """
+    brought_by = _brought_by()
+    modules = [*compiler.runtime_modules, type(compiler).__module__]
+    roots = [module.partition(".")[0] for module in modules]
+    names = {brought_by[root][0] for root in roots if root in brought_by and root != __name__.partition(".")[0]}
+    names.update(compiler.requires(target))
+    if compiler.needs_module:
+        names.update(_OF_SCHEME.get(scheme, ()))
+    versions = {}
+    for name in sorted(names):
+        try:
+            # What follows a plus tells builds apart that an index serves under one version.
+            versions[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue  # a requirement that is no distribution, such as the instruction set
+    return versions
+
+
+@cache
+def _brought_by() -> dict[str, list[str]]:
+    """Distributions by module. Scans every installed file, so it runs once a process."""
+    return dict(packages_distributions())

@@ -1,4 +1,4 @@
-"""What the three PyTorch adapters have in common as adapters. Imports no torch."""
+"""Common base of the three PyTorch adapters. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ON_CPU: tuple[Precision, ...] = ("fp32", "bf16")
 
 
 class TorchFlags(Flags):
-    """Options that hold wherever PyTorch executes."""
+    """Options of all PyTorch adapters."""
 
     cudnn_benchmark: bool = False
     """On a GPU, let cuDNN time its convolutions at the first run of each shape, and use the fastest."""
@@ -39,12 +39,9 @@ class TorchAdapter(Compiler[F]):
         return {**requirements, "cuda": built_for()} if target.accelerator == "cuda" else requirements
 
     def check(self, target: Target) -> None:
-        """Refuse what PyTorch does not do on the accelerator.
+        """Refuse targets that PyTorch does not support on the accelerator.
 
-        Raises
-        ------
-        UnsupportedError
-            The precision or mode is unknown, or exists on the other accelerator only; or there is no GPU.
+        Raises `UnsupportedError` if precision or mode are unknown, or need the other accelerator, or there is no GPU.
         """
         super().check(target)
         if target.accelerator == "cuda":
@@ -60,7 +57,7 @@ class TorchAdapter(Compiler[F]):
 
 
 def built_for() -> str:
-    """The CUDA version that the installed PyTorch was built for, such as ``13.0``; empty for a build without CUDA."""
+    """CUDA version of the installed PyTorch, such as ``13.0``; empty for a build without CUDA."""
     spec = find_spec("torch")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         try:
@@ -73,13 +70,7 @@ def built_for() -> str:
 
 
 def same_accelerator(compiler: str, facts: Mapping[str, FlagValue], target: Target) -> None:
-    """Refuse an engine whose code is for another accelerator.
-
-    Raises
-    ------
-    CompileError
-        It is.
-    """
+    """Raise `CompileError` for an engine whose code is for another accelerator."""
     compiled = facts["accelerator"]
     if compiled != target.accelerator:
         raise CompileError(f"this engine of {compiler} was compiled for {compiled}, not for {target.accelerator}")

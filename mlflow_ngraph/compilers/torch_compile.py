@@ -1,4 +1,4 @@
-"""torch.compile ahead of time: Inductor's kernels in an AOTInductor package."""
+"""The adapter for torch.compile ahead of time: Inductor's kernels in an AOTInductor package."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from mlflow_ngraph.compilers.base import Availability, Build, Engine, Flags, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, with_cpp_compiler
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -33,7 +33,7 @@ class TorchCompileFlags(TorchFlags):
     """``max-autotune`` times several kernels for each matrix product and convolution while compiling, and keeps the
     fastest; on a GPU it also tunes the kernels that it generates."""
     gemm_backends: Literal["all", "aten"] = "all"
-    """What ``max-autotune`` chooses matrix products from: PyTorch's libraries and Inductor's own templates (C++ on the
+    """Candidates of ``max-autotune`` for matrix products: PyTorch's libraries and Inductor's own templates (C++ on the
     CPU, Triton on a GPU), or the libraries alone."""
     freezing: bool = False
     """Make the parameters constants, so that they can be folded, fused and packed."""
@@ -46,7 +46,7 @@ class TorchCompileFlags(TorchFlags):
 
 
 class TorchCompile(TorchAdapter[TorchCompileFlags]):
-    """Compiles the exported program into a package of machine code that needs no model code to load."""
+    """Compiles the exported program into a package of machine code that loads without model code."""
 
     name: ClassVar[str] = "torch-compile"
     summary: ClassVar[str] = "TorchInductor, compiled ahead of time with AOTInductor"
@@ -75,7 +75,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
             requirements["gpu"] = f"compute capability {gpu.compute_capability}" if gpu else "none"
         return requirements
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         raise UnsupportedError(
             f"AOTInductor generates code for the processor or GPU that it finds: torch-compile cannot compile here for {device}"
         )
@@ -94,7 +94,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         dynamic = self.flags.dynamic_batch and source.dynamic("exported")
         operations = 0
         for batch in [None] if dynamic else batch_sizes:
-            with reported(self.name):
+            with translated_errors(self.name):
                 operations = _package(source, batch, target, directory / _file(batch), self._options(target), bench)
         facts: dict[str, FlagValue] = {
             **self._in_force(target),
@@ -109,7 +109,6 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         return build
 
     def _in_force(self, target: Target) -> dict[str, FlagValue]:
-        """The flags that matter to the generated code, each as far as it has an effect."""
         flags, on_cpu = self.flags, target.accelerator == "cpu"
         return {
             "mode": flags.mode,
@@ -121,7 +120,6 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         }
 
     def _options(self, target: Target) -> dict[str, Any]:
-        """The flags in Inductor's words."""
         tuned = self.flags.mode == "max-autotune"
         options: dict[str, Any] = {
             # What the mode of this name switches on, but for CUDA graphs, which AOTInductor does not have.
@@ -146,7 +144,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         same_accelerator(self.name, saved.facts, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
         path = _find(directory, batch, saved)
-        with reported(self.name):
+        with translated_errors(self.name):
             loader = open_package(path, target)
         run = loader.run
 
@@ -161,7 +159,7 @@ class TorchCompile(TorchAdapter[TorchCompileFlags]):
         from mlflow_ngraph.compilers.torch_package import describe
 
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             return describe(_find(directory, batch, saved), int(str(saved.facts[_OPERATIONS])))
 
 
@@ -179,7 +177,7 @@ def _file(batch: int | None) -> str:
 def _package(
     source: Source, batch: int | None, target: Target, path: Path, options: Mapping[str, Any], bench: Workbench
 ) -> int:
-    """Compile the program for a batch size, or for all, into one file; returns how many operations it has."""
+    """Compile the program for one or all batch sizes into a file; returns its number of operations."""
     import torch
     from torch._inductor import aoti_compile_and_package
     from torch.export.passes import move_to_device_pass
@@ -203,7 +201,7 @@ def _package(
 
 
 def _leave_fold_to_pytorch(program: Any) -> None:
-    """Let a program call PyTorch's own col2im: Inductor's decomposition writes beyond its buffer on strided inputs."""
+    """Let a program call PyTorch's own col2im: Inductor's decomposition overruns its buffer on strided inputs."""
     import torch
     from torch._inductor import decomposition, lowering
 

@@ -1,4 +1,4 @@
-"""The operators that eager PyTorch executes. Imports torch: only for use inside the methods of adapters."""
+"""List the operators that eager PyTorch executes. Imports torch, so import it inside the methods of adapters only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALLOCATIONS = ("aten::empty", "aten::empty_strided", "aten::empty_like")
 
 
 def executed_operators(engine: Engine, inputs: Sequence[TensorSpec], batch: int) -> list[Kernel]:
-    """The operators of one inference, in the order of execution. Views and allocations are left out."""
+    """Operators of one inference, in the order of execution, without views and allocations."""
     rng = np.random.default_rng(0)
     invocation = engine.bind([spec.random(batch, rng) for spec in inputs])
     kernels: list[Kernel] = []
@@ -29,7 +29,7 @@ def executed_operators(engine: Engine, inputs: Sequence[TensorSpec], batch: int)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Writes down every operator below the composite ones."""
+    """Records every operator below the composite ones."""
 
     def __init__(self, modules: ModuleTracker, kernels: list[Kernel]) -> None:
         super().__init__()

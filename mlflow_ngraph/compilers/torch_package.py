@@ -1,6 +1,6 @@
-"""Exported programs and AOTInductor packages: reading, loading, and what is in them.
+"""Read, load and inspect exported programs and AOTInductor packages.
 
-Imports torch: only for use inside the methods of the adapter.
+Imports torch, so import it inside the methods of the adapter only.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _CALL = re.compile(
     re.MULTILINE,
 )
 _BODY = "::run_impl("
-"""Where the inference begins in the generated wrapper; before it there are declarations of the same names."""
+"""Start of the inference in the generated wrapper, after declarations of the same names."""
 _SOURCES = (".cpp", ".cubin", ".ptx")
 _LIBRARIES = {"mkldnn": "mkldnn", "linear_pointwise": "mkldnn", "cudnn": "cudnn"}
-"""What a part of an operator's name says about who computes it."""
+"""Implementations by a part of an operator's name."""
 
 _UNRESOLVED = re.compile(r"failed to resolve (torch\.ops\.\S+) to an operator")
 _loaded: dict[tuple[Path, int, int], Any] = {}
@@ -43,10 +43,7 @@ atexit.register(_loaded.clear)
 def read_program(file: Path) -> torch.export.ExportedProgram:
     """Read an exported program.
 
-    Raises
-    ------
-    UnsupportedError
-        It has an operator that PyTorch does not know in this process; names it.
+    Raises `UnsupportedError` for an operator that PyTorch does not know in this process.
     """
     try:
         return programs.read(file)
@@ -58,11 +55,10 @@ def read_program(file: Path) -> torch.export.ExportedProgram:
 
 
 def open_package(path: Path, target: Target) -> Any:
-    """What `torch._inductor.aoti_load_package` opens, less the import of the compiler and the parsing at every call.
+    """Load a package without the import of the compiler and the parsing of `torch._inductor.aoti_load_package`.
 
-    The library in a package cannot leave the memory of a process in which it has run, because it has variables of the
-    thread. On the CPU, where it holds the weights too, one that was opened before is therefore used again. On a GPU
-    the weights are copied there, and freed with the loader.
+    A package's library stays in memory once it has run, because of its thread-local variables. On the CPU it holds the
+    weights too, so an open one is reused. On a GPU the weights are copied there, and freed with the loader.
     """
     if target.accelerator == "cuda":
         return _loader(path, torch.cuda.current_device())
@@ -78,13 +74,7 @@ def _loader(path: Path, device: int) -> Any:
 
 
 def describe(package: Path, operations: int) -> Explanation:
-    """The kernels that a package calls, from its generated code.
-
-    Parameters
-    ----------
-    operations : int
-        How many the exported program has.
-    """
+    """Kernels that a package calls, from its generated code; ``operations`` counts those of the exported program."""
     with zipfile.ZipFile(package) as content:
         names = content.namelist()
         wrapper = next(name for name in names if name.endswith(".wrapper.cpp"))
@@ -121,7 +111,7 @@ def _kernel(match: re.Match[str]) -> Kernel:
 
 
 def _operators(name: str) -> tuple[str, ...]:
-    """The operators in a generated name, such as ``fused_add_native_layer_norm_3``: the longest names that fit."""
+    """Operators in a generated name, such as ``fused_add_native_layer_norm_3``: the longest names that fit."""
     rest = name.partition("fused_")[2]
     known, operators = _known_operators(), []
     while rest:
@@ -135,7 +125,7 @@ def _operators(name: str) -> tuple[str, ...]:
 
 @cache
 def _known_operators() -> frozenset[str]:
-    """The names of PyTorch's own operators, without namespaces and overloads."""
+    """Names of PyTorch's own operators, without namespaces and overloads."""
     names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001 - no public name for it
     return frozenset(
         name.partition("::")[2].partition(".")[0] for name in names if name.startswith(("aten::", "prims::"))

@@ -1,4 +1,4 @@
-"""How the three PyTorch adapters execute. Imports torch: only for use inside their methods."""
+"""Execute engines of the three PyTorch adapters. Imports torch, so import it inside their methods only."""
 
 from __future__ import annotations
 
@@ -27,16 +27,13 @@ DTYPES: dict[Precision, torch.dtype] = {
 
 
 def configure(target: Target, *, cudnn_benchmark: bool) -> dict[str, FlagValue]:
-    """Set what PyTorch keeps for the whole process, and return what took effect.
+    """Set PyTorch's process-wide options, and return the effective ones.
 
-    Raises
-    ------
-    UnsupportedError
-        Something outside makes fp32 less than fp32.
+    Raises `UnsupportedError` if an external setting reduces the precision of fp32.
     """
     if target.threads is not None:
         torch.set_num_threads(target.threads)
-    mkl_warmup.settle()
+    mkl_warmup.warm_up()
     on_gpu = target.accelerator == "cuda"
     tf32 = target.precision == "tf32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -78,7 +75,7 @@ def _gpu_facts(target: Target) -> dict[str, FlagValue]:
 
 
 def in_precision(module: nn.Module, precision: Precision) -> nn.Module:
-    """The module with parameters and computation in a precision, and its own types at the border."""
+    """Convert parameters and computation to a precision; inputs and outputs keep their types."""
     dtype = DTYPES[precision]
     if dtype is torch.float32:
         return module
@@ -105,14 +102,13 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class InferenceMode:
-    """PyTorch's inference mode, on from the first engine of this thread to the last: entering it costs per call."""
+    """PyTorch's inference mode, on from a thread's first engine to its last: entering it costs per call."""
 
     _users: ClassVar[int] = 0
     _mode: ClassVar[Any] = None
 
     @classmethod
     def enter(cls) -> None:
-        """Switch it on, unless it is on."""
         if cls._users == 0:
             cls._mode = torch.inference_mode()
             cls._mode.__enter__()
@@ -120,25 +116,16 @@ class InferenceMode:
 
     @classmethod
     def leave(cls) -> None:
-        """Switch it off if nobody else needs it."""
         cls._users -= 1
         if cls._users == 0:
             cls._mode.__exit__(None, None, None)
 
 
 class TorchEngine(Engine):
-    """Anything that maps tensors to tensors.
+    """An engine of any function from tensors to tensors.
 
-    Load, bind and call it in one thread: inference mode belongs to a thread.
-
-    Parameters
-    ----------
-    run : Callable[..., object]
-        Maps the input tensors to a tensor, or a tuple or list of tensors.
-    target : Target
-        Says where the tensors have to be, and whether a repetition contains their copies.
-    memory_format : torch.memory_format
-        What four-dimensional inputs are laid out in.
+    Load, bind and call it in one thread: inference mode belongs to a thread. ``memory_format`` is the layout of
+    four-dimensional inputs.
     """
 
     def __init__(
@@ -186,7 +173,7 @@ def _on_cpu(run: Callable[..., object], bound: Sequence[torch.Tensor]) -> Invoca
 def without_transfers(
     run: Callable[..., object], bound: Sequence[torch.Tensor], wait: Callable[[], None]
 ) -> Invocation:
-    """Inputs stay on the device, and so do outputs until they are asked for."""
+    """Invocation whose inputs and outputs stay on the device."""
     last: object = None
 
     def call() -> None:
@@ -200,13 +187,7 @@ def without_transfers(
 def with_transfers(
     run: Callable[..., object], host: Sequence[torch.Tensor], device: str, wait: Callable[[], None]
 ) -> Invocation:
-    """Every call copies the inputs from page-locked memory to the device, and the outputs back.
-
-    Parameters
-    ----------
-    host : Sequence[torch.Tensor]
-        The inputs, in page-locked memory where there is a device.
-    """
+    """Invocation whose calls copy inputs from page-locked memory to the device, and outputs back."""
     bound = [torch.empty_like(tensor, device=device) for tensor in host]
     back: list[torch.Tensor] = []
 

@@ -1,10 +1,10 @@
-"""TorchScript: a traced or scripted graph, frozen, on PyTorch's own interpreter."""
+"""The adapter for TorchScript: a traced or scripted graph, frozen, in PyTorch's own interpreter."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,14 +12,14 @@ from pydantic import model_validator
 
 from mlflow_ngraph.compilers.base import Build, Engine, Flags, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import Format
-from mlflow_ngraph.workloads.behaviour import worded
+from mlflow_ngraph.workloads.behaviour import first_places
 
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
@@ -54,7 +54,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
     flags_type: ClassVar[type[Flags]] = TorchScriptFlags
     formats: ClassVar[tuple[Format, ...]] = ("module",)
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if target.accelerator != "cpu":
             raise UnsupportedError(
                 f"a trace is made on the GPU that runs it: torchscript cannot compile here for {device}"
@@ -83,7 +83,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         # A trace contains the device that it was made on.
         method = self._method(source)
         facts: dict[str, FlagValue] = {"accelerator": target.accelerator, "method": method}
-        with reported(self.name), _quiet():
+        with translated_errors(self.name), _quiet():
             with bench.stage("compile"):
                 scripted = self._script(module, source, batch, target, method)
                 facts["operators"] = len(executed(scripted.inlined_graph))
@@ -96,7 +96,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         return build
 
     def _method(self, source: Source) -> Literal["trace", "script"]:
-        """How the model can be compiled: a trace would repeat for every input what Python did for one."""
+        """Choose tracing or scripting: a trace repeats Python's control flow of one input for all."""
         behaviour = source.materials.behaviour
         return "script" if behaviour.reads or behaviour.unfollowed else self.flags.method
 
@@ -108,7 +108,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         if method == "script":
             if source.materials.behaviour.printed:
                 # Scripted code prints tensors in another way.
-                places = worded(source.materials.behaviour.printed)
+                places = first_places(source.materials.behaviour.printed)
                 raise UnsupportedError(f"torchscript cannot compile it: Python reads data as text in {places}")
             scripted = self._scripted(module, source)
             if target.precision in ("bf16", "fp16"):
@@ -119,7 +119,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         return scripted.eval()
 
     def _scripted(self, module: Any, source: Source) -> Any:
-        """The module with its control flow; where it was to be traced and cannot be either, the lines that forbid it."""
+        """Script the module with its control flow; an error names the lines that forbid tracing."""
         import torch
 
         try:
@@ -129,7 +129,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
                 raise
             behaviour = source.materials.behaviour
             why = (
-                f"Python looks at the data in {worded(behaviour.reads)}"
+                f"Python looks at the data in {first_places(behaviour.reads)}"
                 if behaviour.reads
                 else f"whether Python looks at the data cannot be told ({behaviour.unfollowed})"
             )
@@ -144,7 +144,7 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         saved = EngineSpec.read_for(self, directory, target)
         same_accelerator(self.name, saved.facts, target)
         flags = configure(target, cudnn_benchmark=self.flags.cudnn_benchmark)
-        with reported(self.name), _quiet():
+        with translated_errors(self.name), _quiet():
             module = torch.jit.load(str(directory / FILE), map_location=target.accelerator).eval()
             if self.flags.optimize_for_inference:
                 module = torch.jit.optimize_for_inference(module)
@@ -156,13 +156,10 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         from mlflow_ngraph.compilers.torchscript_graph import describe
 
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name), _quiet():
+        with translated_errors(self.name), _quiet():
             saved_graph = torch.jit.load(str(directory / FILE), map_location=target.accelerator).inlined_graph
-            engine = self.load(directory, batch, target)
-            try:
+            with closing(self.load(directory, batch, target)) as engine:
                 return describe(saved_graph, engine, saved, batch)
-            finally:
-                engine.close()
 
 
 def _trace(module: Any, example: tuple[Any, ...]) -> Any:
@@ -174,7 +171,7 @@ def _trace(module: Any, example: tuple[Any, ...]) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the notice that ``torch.jit`` is deprecated, which nobody who asked for it can act on."""
+    """Suppress the notice that ``torch.jit`` is deprecated."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`?torch\.jit\..*deprecated", category=DeprecationWarning)
         yield

@@ -1,4 +1,4 @@
-"""What became of a TorchScript graph. Imports torch: only for use inside the methods of the adapter."""
+"""Describe optimised TorchScript graphs. Imports torch, so import it inside the methods of the adapter only."""
 
 from __future__ import annotations
 
@@ -18,20 +18,12 @@ _MOVES = ("aten::clone", "aten::contiguous", "aten::to", "aten::to_mkldnn", "ate
 
 
 def executed(graph: Any) -> list[Any]:
-    """The nodes of a graph that compute: operators, and groups of them that are fused into one kernel."""
+    """Computing nodes of a graph: operators, and fused groups."""
     return [node for node in _nodes(graph) if _computes(node)]
 
 
 def describe(saved_graph: Any, engine: Engine, saved: EngineSpec, batch: int) -> Explanation:
-    """What PyTorch's executor made of the graph after it has seen some inputs.
-
-    Parameters
-    ----------
-    saved_graph : Any
-        The graph as it was saved, that is after freezing.
-    engine : Engine
-        The loaded engine.
-    """
+    """Describe the graph of PyTorch's executor after some runs; ``saved_graph`` is the frozen graph."""
     rng = np.random.default_rng(0)
     invocation = engine.bind([spec.random(batch, rng) for spec in saved.inputs])
     for _ in range(_RUNS_UNTIL_SPECIALISED):
@@ -52,9 +44,9 @@ def describe(saved_graph: Any, engine: Engine, saved: EngineSpec, batch: int) ->
 
 
 def _nodes(block: Any) -> Iterator[Any]:
-    """The nodes of a graph and of the blocks within, in order.
+    """All nodes of a graph and its blocks, in order.
 
-    Of a branch that tests whether a fused kernel fits, the one in which it does is taken.
+    Of a branch on the validity of a fused kernel, the fused side is taken.
     """
     fits = False
     for node in block.nodes():

@@ -1,1 +1,1 @@
-"""Device profiles, and the fingerprint of the machine that really ran."""
+"""Device profiles, and the fingerprint of the machine."""

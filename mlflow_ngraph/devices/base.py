@@ -1,7 +1,7 @@
 """The contract of a device profile.
 
-A profile names a kind of machine, says whether this machine is one, and which compilers are worth trying on it.
-To add one, subclass `DeviceProfile` and register it in the entry-point group ``mlflow_ngraph.devices``.
+A profile names a kind of machine, recognises it, and lists the compilers worth trying on it. To add one, subclass
+`DeviceProfile` and register it in the entry-point group ``mlflow_ngraph.devices``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from mlflow_ngraph.errors import DeviceError
 
 @dataclass(frozen=True)
 class Fitness:
-    """Whether this machine is of a profile's kind."""
+    """Match of this machine with a profile."""
 
     problems: tuple[str, ...] = ()
-    """Why it cannot serve; empty when it can. Each is a clause that follows "device 'x' "."""
+    """Problems; empty when it can serve. Each is a clause that follows "device 'x' "."""
     warnings: tuple[str, ...] = ()
-    """What a reader of its numbers should know."""
+    """Notes for readers of its numbers."""
 
     @property
     def serves(self) -> bool:
-        """Whether studies for the profile can run on this machine."""
+        """True if studies for the profile can run on this machine."""
         return not self.problems
 
 
@@ -36,7 +36,7 @@ class DeviceProfile(ABC):
     summary: ClassVar[str]
     """One line for people."""
     accelerator: ClassVar[Literal["cpu", "cuda"]] = "cpu"
-    """What engines compute on."""
+    """Accelerator of engines."""
     processor: ClassVar[str] = ""
     """A part of the names of those processors that it is meant for; empty where it is meant for any."""
     compilers: ClassVar[tuple[str, ...]]
@@ -46,21 +46,14 @@ class DeviceProfile(ABC):
 
     @abstractmethod
     def fitness(self) -> Fitness:
-        """Look at this machine. Imports no runtime and changes nothing."""
+        """Compare this machine with the profile. Imports no runtime and changes nothing."""
 
     def check(self) -> tuple[str, ...]:
-        """Make sure that this machine can serve, and return the warnings.
-
-        Raises
-        ------
-        DeviceError
-            It cannot; says why and what to do.
-        """
+        """Return the warnings of a machine that fits. Raises `DeviceError` for a machine that does not."""
         fitness = self.fitness()
         if not fitness.serves:
             raise DeviceError(f"device {self.name!r} {'; and '.join(fitness.problems)}")
         return fitness.warnings
 
     def processors(self) -> int:
-        """Processors of this machine that a study may use."""
         return processors.available()

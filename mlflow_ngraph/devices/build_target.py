@@ -1,4 +1,4 @@
-"""A device that engines are compiled for, and that need not be the machine that compiles them."""
+"""Target devices for cross-compilation, such as ``gpu:sm89``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ _LEVEL = re.compile(r"x86-64-v[1-4]")
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """What a compiler has to know of a device that it does not see."""
+class BuildTarget:
+    """A target device that the compiler does not see."""
 
     device: str
     """Name of the device profile."""
     architecture: str = ""
-    """Of what engines compute on: ``sm89`` for a GPU, ``x86-64-v3`` for a processor; empty where it does not matter."""
+    """Architecture: ``sm89`` for a GPU, ``x86-64-v3`` for a processor; empty where it does not matter."""
 
     @classmethod
-    def parse(cls, text: str) -> Elsewhere:
-        """Read the form ``DEVICE`` or ``DEVICE:ARCHITECTURE``, such as ``gpu:sm89``.
-
-        Raises
-        ------
-        DeviceError
-            The architecture is none.
+    def parse(cls, text: str) -> BuildTarget:
+        """Read the form ``DEVICE`` or ``DEVICE:ARCHITECTURE``, such as ``gpu:sm89``. Raises `DeviceError` for an
+        unknown architecture.
         """
         device, _, given = text.partition(":")
         architecture = given.strip().lower()
@@ -41,13 +37,13 @@ class Elsewhere:
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """Of the GPU; None where the architecture is none of a GPU."""
+        """Compute capability of the GPU; None where the architecture is not a GPU's."""
         match = _GPU.fullmatch(self.architecture)
         return (int(match[1]), int(match[2])) if match else None
 
     @property
     def level(self) -> str:
-        """The level of x86-64 that the processor has at least; empty where none is said."""
+        """Lowest level of x86-64 of the processor; empty where none is given."""
         return self.architecture if _LEVEL.fullmatch(self.architecture) else ""
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The control groups that this process is in: where a container or a service is given less than the whole machine."""
+"""Control groups of this process, which limit containers and services to a part of the machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def groups(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) -> list[Path]:
-    """The directories of this process's group and of all groups above it, of control groups v2 and v1.
+    """Directories of this process's group and of all groups above it, of control groups v2 and v1.
 
-    Parameters
-    ----------
-    controller : str
-        ``cpu`` or ``memory``; version 1 has a hierarchy for each.
+    ``controller`` is ``cpu`` or ``memory``; version 1 has a hierarchy for each.
     """
     directories: list[Path] = []
     try:

@@ -1,4 +1,4 @@
-"""What machine and what software a number came from."""
+"""Fingerprint of the machine and versions of its software."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PACKAGES = (
 def fingerprint() -> dict[str, Any]:
     """Describe this machine, ready for JSON.
 
-    ``hardware`` is what stays the same until somebody opens the box (or moves the virtual machine), and ``digest``
-    identifies it: equal machines have equal digests, whatever their names. ``system`` may change with an update or a
-    setting. ``host`` tells machines with equal hardware apart without giving the host's name away. ``processors`` are
-    those that this process may use.
+    ``hardware`` stays the same until the machine is changed (or the virtual machine moves), and ``digest`` identifies
+    it: equal machines have equal digests, whatever their names. ``system`` may change with an update or a setting.
+    ``host`` distinguishes machines with equal hardware without revealing the host's name. ``processors`` are those that
+    this process may use.
     """
     gpus = probes.gpus()
     hardware: dict[str, Any] = {
@@ -53,7 +53,7 @@ def fingerprint() -> dict[str, Any]:
 
 
 def summary(machine: dict[str, Any]) -> str:
-    """One line for people: processor, memory and accelerator."""
+    """Processor, memory and accelerator in one line."""
     hardware = machine["hardware"]
     cpu = hardware["cpu"]
     parts = [
@@ -66,7 +66,7 @@ def summary(machine: dict[str, Any]) -> str:
 
 
 def processor(machine: Mapping[str, Any]) -> str:
-    """The board, or the processor of a machine without one; empty where a fingerprint does not say."""
+    """Name of the board, else of the processor; empty where a fingerprint has neither."""
     hardware = machine.get("hardware", {})
     if hardware.get("board"):
         return str(hardware["board"])

@@ -1,4 +1,4 @@
-"""How much memory new processes can really have: what the machine has left, bounded by its control groups."""
+"""Available memory: what the machine has left, bounded by its control groups."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ _FILES = (
 def available_bytes(
     root: Path = control_groups.ROOT, membership: Path = control_groups.MEMBERSHIP, *, machine: int | None = None
 ) -> int:
-    """Bytes that can be allocated without swapping or being killed.
-
-    Parameters
-    ----------
-    machine : int | None
-        What the machine has available; by default, ask it.
-    """
+    """Bytes that can be allocated without swapping or being killed, of those that the machine has."""
     free = psutil.virtual_memory().available if machine is None else machine
     left = [
         bytes_ for group in control_groups.groups("memory", root, membership) if (bytes_ := _left(group)) is not None
@@ -33,7 +27,7 @@ def available_bytes(
 
 
 def _left(group: Path) -> int | None:
-    """What a control group may still take; None without a limit."""
+    """Spare bytes of a control group; None without a limit."""
     for limit_name, use_name, reclaimable_name in _FILES:
         try:
             limit = (group / limit_name).read_text(encoding="ascii").strip()

@@ -1,4 +1,4 @@
-"""Sensors of an NVIDIA GPU, through the driver's management library."""
+"""Sensors of an NVIDIA GPU, through the driver's management library (NVML)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PACKAGE = "nvidia-ml-py"
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """What decides how fast a GPU may run. None: its driver does not tell."""
+    """Settings that bound the speed of a GPU. None: the driver does not report it."""
 
     persistent: bool | None
-    """Whether the driver stays loaded while nobody uses the GPU."""
+    """True if the driver stays loaded while nobody uses the GPU."""
     clock_mhz: float | None
     most_clock_mhz: float | None
     power_limit_w: float | None
 
 
 class Nvml:
-    """One GPU. What its driver does not tell is None."""
+    """One GPU. None stands for values that its driver does not report."""
 
     def __init__(self, library: Any, device: Any) -> None:
         self._library = library
@@ -46,11 +46,10 @@ class Nvml:
         return _read(lambda: self._library.nvmlDeviceGetTotalEnergyConsumption(self._device), 1e-3)
 
     def power_w(self) -> float | None:
-        """Power now; most drivers say the mean of the last second."""
+        """Power now; most drivers report the mean of the last second."""
         return _read(lambda: self._library.nvmlDeviceGetPowerUsage(self._device), 1e-3)
 
     def values(self) -> dict[str, float | None]:
-        """Clock and temperature now."""
         lib, device = self._library, self._device
         return {
             "gpu_clock_mhz": _read(lambda: lib.nvmlDeviceGetClockInfo(device, lib.NVML_CLOCK_SM)),
@@ -58,7 +57,7 @@ class Nvml:
         }
 
     def held_back_s(self) -> dict[str, float | None]:
-        """Seconds so far in which the clocks were held back, for heat and for the limit of power."""
+        """Seconds so far in which clocks were throttled, for heat and for the power limit."""
         lib = self._library
         return {
             "gpu_throttled_s": _read(partial(self._violation_ns, lib.NVML_PERF_POLICY_THERMAL), 1e-9),
@@ -66,7 +65,6 @@ class Nvml:
         }
 
     def settings(self) -> GpuSettings:
-        """How the GPU is set."""
         lib, device = self._library, self._device
         persistent = _read(lambda: lib.nvmlDeviceGetPersistenceMode(device))
         return GpuSettings(
@@ -81,7 +79,7 @@ class Nvml:
 
 
 def _visible(library: Any) -> Any:
-    """The handle of the first GPU that ``CUDA_VISIBLE_DEVICES`` leaves, by its number or by its identifier."""
+    """Handle of the first GPU that ``CUDA_VISIBLE_DEVICES`` leaves, by its index or identifier."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     first = "0" if visible is None else visible.partition(",")[0].strip()
     if not first or first.startswith("-"):
@@ -92,7 +90,7 @@ def _visible(library: Any) -> Any:
 
 
 def _read(ask: Callable[[], float], unit: float = 1.0) -> float | None:
-    """What the driver answers; drivers of notebooks, virtual machines and Jetsons leave many questions unanswered."""
+    """Query the driver; drivers of notebooks, virtual machines and Jetsons leave many queries unanswered."""
     with suppress(Exception):
         return float(ask()) * unit
     return None

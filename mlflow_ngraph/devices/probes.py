@@ -1,6 +1,6 @@
-"""What the operating system says about this machine, without importing any runtime.
+"""Properties of this machine from the operating system's files and small tools, without importing any runtime.
 
-Every function answers from files and small tools, and returns nothing where there is nothing to say.
+A function returns an empty value where the system reports nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARM_ISA = ("asimd", "asimdhp", "asimddp", "asimdfhm", "sve", "sve2", "i8mm", "b
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor of this machine."""
+    """Properties of the processor."""
 
     vendor: str
     """As the processor names itself, such as ``GenuineIntel`` or ``AuthenticAMD``."""
@@ -46,12 +46,11 @@ class Cpu:
 
     @property
     def label(self) -> str:
-        """Vendor and model in words."""
         return label(self.vendor, self.model)
 
 
 def label(vendor: str, model: str) -> str:
-    """Vendor and model of a processor in words."""
+    """Format vendor and model of a processor."""
     maker = vendor.removeprefix("Genuine").removeprefix("Authentic")
     return model if maker in model else f"{maker} {model}"
 
@@ -90,7 +89,7 @@ _LEVELS = {
     "x86-64-v3": {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
     "x86-64-v4": {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
 }
-"""What each level of x86-64 adds to the one before, as the kernel calls it."""
+"""Features that each level of x86-64 adds, by the kernel's names."""
 
 
 def levels(path: Path = CPUINFO) -> tuple[str, ...]:
@@ -104,7 +103,6 @@ _ARM_VENDORS = {"0x41": "ARM", "0x4e": "NVIDIA", "0x61": "Apple", "0xc0": "Amper
 
 
 def _cpuinfo_blocks(path: Path) -> list[dict[str, str]]:
-    """One mapping per logical processor."""
     blocks: list[dict[str, str]] = []
     for line in _read(path).splitlines():
         key, colon, value = line.partition(":")
@@ -133,7 +131,7 @@ def gpu() -> Gpu | None:
 
 
 def gpu_obstacle() -> str:
-    """Why there is no NVIDIA GPU to use, in words; empty if there is one."""
+    """Reason why there is no usable NVIDIA GPU; empty if there is one."""
     if gpu() is not None:
         return ""
     if gpus():
@@ -147,7 +145,7 @@ _BOARDS = {"Thor": "11.0", "Orin": "8.7", "Xavier": "7.2"}
 
 
 def _listed(identifier: str = "") -> tuple[Gpu, ...]:
-    """The GPUs that ``nvidia-smi`` lists, or the one with an index or identifier."""
+    """GPUs that ``nvidia-smi`` lists, or the one with an index or identifier."""
     fields = ("name", "memory.total", "driver_version", "compute_cap")
     chosen = [f"--id={identifier}"] if identifier else []
     text = _output(["nvidia-smi", *chosen, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"])
@@ -162,7 +160,7 @@ def _listed(identifier: str = "") -> tuple[Gpu, ...]:
 
 
 def _of_the_board() -> tuple[Gpu, ...]:
-    """The GPU within a Jetson's module, which shares the memory of the processor."""
+    """The GPU of a Jetson's module, which shares the memory of the processor."""
     capability = _board_capability()
     return (Gpu(device_tree_model(), 0, jetpack_release(), capability),) if capability else ()
 
@@ -173,20 +171,20 @@ def _board_capability() -> str:
 
 
 def device_tree_model(path: Path = Path("/proc/device-tree/model")) -> str:
-    """The board's name on machines that have a device tree, such as a Jetson."""
+    """Name of the board on machines that have a device tree, such as a Jetson."""
     return _read(path).strip("\x00\n ")
 
 
 def jetpack_release(path: Path = Path("/etc/nv_tegra_release")) -> str:
-    """The L4T release of a Jetson, such as ``R36 (release), REVISION: 4.3``."""
+    """L4T release of a Jetson, such as ``R36 (release), REVISION: 4.3``."""
     first = _read(path).partition("\n")[0]
     return ", ".join(part.strip("# ") for part in first.split(",")[:2])
 
 
 def power_mode(status: Path = Path("/var/lib/nvpmodel/status"), modes: Path = Path("/etc/nvpmodel.conf")) -> str:
-    """The power mode of a Jetson, such as ``15W`` or ``MAXN``; empty elsewhere.
+    """Power mode of a Jetson, such as ``15W`` or ``MAXN``; empty elsewhere.
 
-    It decides how many processors there are and how fast they and the GPU may run.
+    It decides the number of processors, and how fast they and the GPU may run.
     """
     names = dict(re.findall(r"POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)", _read(modes)))
     now = re.search(r"pmode:0*(\d+)", _read(status))
@@ -197,13 +195,13 @@ def power_mode(status: Path = Path("/var/lib/nvpmodel/status"), modes: Path = Pa
 
 
 def governor() -> str:
-    """The frequency governors in use, such as ``performance``; empty where the kernel does not tell."""
+    """Frequency governors in use, such as ``performance``; empty where the kernel does not report them."""
     governors = {_read(path).strip() for path in _SYSFS_CPU.glob("cpu*/cpufreq/scaling_governor")}
     return ",".join(sorted(governors - {""}))
 
 
 def turbo() -> bool | None:
-    """Whether the processor may exceed its base clock; None where the kernel does not tell."""
+    """True if the processor may exceed its base clock; None where the kernel does not report it."""
     no_turbo = _read(_SYSFS_CPU / "intel_pstate/no_turbo").strip()
     if no_turbo:
         return no_turbo == "0"
@@ -212,7 +210,7 @@ def turbo() -> bool | None:
 
 
 def threads_share_cores() -> bool | None:
-    """Whether two threads of a core are in use (SMT); None where the kernel does not tell."""
+    """True if two threads of a core are in use (SMT); None where the kernel does not report it."""
     active = _read(_SYSFS_CPU / "smt/active").strip()
     return active == "1" if active else None
 
@@ -232,7 +230,7 @@ def virtualization() -> Mapping[str, str]:
 
 
 def distribution() -> str:
-    """The operating system's own name."""
+    """Name of the operating system."""
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     except OSError:
@@ -240,7 +238,7 @@ def distribution() -> str:
 
 
 def as_plain(value: Cpu | Gpu) -> dict[str, object]:
-    """The fields, with tuples as lists, ready for JSON."""
+    """Convert to a dict for JSON, with tuples as lists."""
     return {key: list(field) if isinstance(field, tuple) else field for key, field in asdict(value).items()}
 
 
@@ -252,7 +250,7 @@ def _read(path: Path) -> str:
 
 
 def _output(command: list[str]) -> str:
-    """What a tool prints; empty when it is missing, fails or does not answer."""
+    """Standard output of a tool; empty when it is missing, fails or does not answer."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):

@@ -1,7 +1,7 @@
-"""How many processors this process may use: the affinity mask, bounded by the CPU quota of its control group.
+"""Number of usable processors: the affinity mask, bounded by the CPU quota of the control group.
 
-The kernel shares a quota out in periods, of a tenth of a second as a rule. Whoever has used up the quota of a period stands
-still until the next one: it is throttled.
+The kernel grants a quota in periods, of a tenth of a second as a rule. A process that has used up its quota is
+throttled: it stands still until the next period.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Quota:
     group: Path
 
     def counts(self) -> dict[str, float]:
-        """The periods since the group was made, and those of them in which it was throttled; nothing where it is not told."""
+        """Periods since the group was made, and throttled ones among them; empty where not reported."""
         found = fields(self.group / "cpu.stat", "nr_periods", "nr_throttled")
         return (
             {"quota_periods": found["nr_periods"], "quota_throttled": found["nr_throttled"]} if len(found) == 2 else {}
@@ -31,14 +31,14 @@ class Quota:
 
 
 def available() -> int:
-    """Processors that threads of this process can really run on at once; at least 1."""
+    """Processors that threads of this process can use concurrently; at least 1."""
     allowed = len(os.sched_getaffinity(0))
     quota = cpu_quota()
     return allowed if quota is None else max(1, min(allowed, math.floor(quota.processors)))
 
 
 def cpu_quota(root: Path = control_groups.ROOT, membership: Path = control_groups.MEMBERSHIP) -> Quota | None:
-    """The smallest CPU quota of the control groups that this process is in; None without a quota."""
+    """Smallest CPU quota of the control groups of this process; None without a quota."""
     quotas = [
         Quota(quota, group)
         for group in control_groups.groups("cpu", root, membership)
@@ -48,7 +48,7 @@ def cpu_quota(root: Path = control_groups.ROOT, membership: Path = control_group
 
 
 def throttled(times: float, periods: float, quota: float) -> str:
-    """How often the quota made this process stand still, in words."""
+    """Describe how often the quota throttled this process."""
     return f"throttled in {times:.0f} of {periods:.0f} periods by this container's quota of {quota:.3g} processors"
 
 

@@ -1,4 +1,4 @@
-"""The device profiles that come with the package."""
+"""The built-in device profiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CPU_COMPILERS = ("identity", "torchscript", "torch-compile", "onnxruntime", "op
 
 
 class Host(DeviceProfile):
-    """This machine, whatever it is; engines compute on its CPU."""
+    """This machine, whatever it is; engines run on its CPU."""
 
     name = "host"
     summary = "this machine's CPU, whatever it is"

@@ -1,4 +1,4 @@
-"""The device profiles by name."""
+"""Registry of device profiles."""
 
 from __future__ import annotations
 
@@ -21,24 +21,18 @@ DEVICES: Registry[DeviceProfile] = Registry(
 
 
 def create(name: str) -> DeviceProfile:
-    """The profile called ``name``.
-
-    Raises
-    ------
-    UnknownNameError
-        No profile has this name.
-    """
+    """Create a device profile by name. Raises `UnknownNameError` for an unknown profile."""
     return DEVICES.get(name)()
 
 
 def accelerator(profile: str) -> str:
-    """What of a machine computes under a profile; of a profile that is not installed here its own name."""
+    """Accelerator of a profile; for a profile that is not installed here, its name."""
     kind = _recorded(profile)
     return profile if kind is None else kind.accelerator
 
 
 def misfit(profile: str, processor: str) -> str:
-    """What to say of figures of a profile that is not meant for the processor; empty where it is."""
+    """Warn of figures of a profile that does not fit the processor; empty where it fits."""
     kind = _recorded(profile)
     if kind is None or not processor or kind.processor in processor:
         return ""
@@ -46,7 +40,7 @@ def misfit(profile: str, processor: str) -> str:
 
 
 def _recorded(profile: str) -> type[DeviceProfile] | None:
-    """The profile that a study names; None where that was measured elsewhere, with packages that are not here."""
+    """The profile that a study names; None where its package is not installed here."""
     try:
         return DEVICES.get(profile)
     except (UnknownNameError, DependencyError):

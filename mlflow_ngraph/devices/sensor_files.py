@@ -1,4 +1,4 @@
-"""Where a machine keeps its sensors. Looking for them takes milliseconds; it is done once, before anything is timed."""
+"""Find the sensor files of a machine. This takes milliseconds, so it is done once, before anything is timed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ those of the AGX Orin. Its memory's rail is a part of the last of them."""
 
 
 def clocks(root: Path) -> dict[int, Path]:
-    """The current clock of each processor that this process may use, in kHz."""
+    """Current clock of each usable processor, in kHz."""
     files = {cpu: root / PROCESSORS / f"cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sorted(os.sched_getaffinity(0))}
     return {cpu: path for cpu, path in files.items() if path.is_file()}
 
 
 def temperatures(root: Path) -> list[Path]:
-    """The processor's own sensors in thousandths of a degree: those of its driver, else the kernel's thermal zones."""
+    """Processor sensors in thousandths of a degree: those of its driver, else the kernel's thermal zones."""
     chips = [chip for chip in sorted((root / HWMON).glob("hwmon*")) if text(chip / "name") in _CPU_CHIPS]
     sensors = [sensor for chip in chips for sensor in sorted(chip.glob("temp*_input"))]
     whole = [sensor for sensor in sensors if _label(sensor).startswith(_WHOLE_CHIP)]
@@ -40,18 +40,18 @@ def temperatures(root: Path) -> list[Path]:
 
 
 def gpu_temperatures(root: Path) -> list[Path]:
-    """The thermal zones of a Jetson's GPU."""
+    """Thermal zones of a Jetson's GPU."""
     return _zones(root, _GPU_ZONES)
 
 
 def gpu_clocks(root: Path) -> list[Path]:
-    """The current clock of a Jetson's GPU, in Hz."""
+    """Current clock of a Jetson's GPU, in Hz."""
     nodes = sorted((root / DEVFREQ).glob("*"))
     return [node / "cur_freq" for node in nodes if node.name.rpartition(".")[2] in _JETSON_GPUS]
 
 
 def throttle_counters(root: Path) -> list[Path]:
-    """How often cores and packages were slowed down for heat; each counter once, though every processor shows it."""
+    """Thermal throttling counters of cores and packages; each once, though every processor shows it."""
     counters: dict[tuple[str, ...], Path] = {}
     for counter in sorted((root / PROCESSORS).glob("cpu[0-9]*/thermal_throttle/*_throttle_count")):
         topology = counter.parents[1] / "topology"
@@ -65,18 +65,18 @@ def throttle_counters(root: Path) -> list[Path]:
 
 
 def over_current_counters(root: Path) -> list[Path]:
-    """How often a Jetson's module drew more current than its supply is meant to give, and was slowed down for it."""
+    """Over-current counters of a Jetson's module, which was throttled each time."""
     chips = [chip for chip in (root / HWMON).glob("hwmon*") if text(chip / "name") == "soctherm_oc"]
     return sorted(counter for chip in chips for counter in chip.glob("oc*_event_cnt"))
 
 
 def meters(root: Path) -> dict[str, Path]:
-    """RAPL's energy meters in microjoules that count different things: the packages, and the memory beside them."""
+    """RAPL's energy meters in microjoules that count different things: the packages, and their memory."""
     return {name: path for name, path in _meter_files(root) if number(path) is not None}
 
 
 def unreadable_meters(root: Path) -> list[Path]:
-    """The meters that are there, and that this user may not read."""
+    """Energy meters that this user may not read."""
     return [path for _, path in _meter_files(root) if path.exists() and not os.access(path, os.R_OK)]
 
 

@@ -1,7 +1,7 @@
-"""What the machine says about its own state while it works: clocks, temperature, throttling, swapping, energy.
+"""Read the sensors of the machine: clocks, temperature, throttling, swapping, energy.
 
-Finding the sensors takes milliseconds, reading them far less than one. A sensor that a machine lacks is absent from what
-is read, never zero.
+Finding the sensors takes milliseconds, reading them far less than one. A missing sensor is absent from a reading, never
+zero.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _ALL, _STOLEN = "cpu", 7
 _WORKING = (0, 1, 2, 5, 6)
 """Programs, programs that yield to others, the kernel, interrupts, soft interrupts. Time of guests is within the first."""
 _TAKEN = (*_WORKING, _STOLEN)
-"""What is neither idling nor waiting for a disk."""
+"""Time in neither idle nor disk wait."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the machine had counted at one moment."""
+    """Counters of the machine at one moment."""
 
     at_ns: int
-    """Of the monotonic clock."""
+    """Time of the monotonic clock."""
     cpu_s: float
     """CPU time of this process, all threads."""
     counters: Mapping[str, float]
@@ -57,7 +57,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Change:
-    """What happened to the machine since a reading, and what it says now."""
+    """Changes of the machine's counters since a reading, and its current values."""
 
     seconds: float
     cpu_s: float
@@ -66,21 +66,16 @@ class Change:
     """By how much each counter grew."""
     busy_s: Mapping[int, float]
     values: Mapping[str, float]
-    """What is now: ``clock_mhz`` (mean of the processors that were busy), ``temperature_c`` (hottest sensor of the
+    """Current values: ``clock_mhz`` (mean of the processors that were busy), ``temperature_c`` (hottest sensor of the
     processors), ``gpu_clock_mhz``, ``gpu_temperature_c``, ``power_w.<domain>``, ``available_memory_mb``, and
     ``quota_processors`` where there is a CPU quota."""
 
 
 class Sensors:
-    """The sensors of this machine.
+    """Sensors of this machine.
 
-    Parameters
-    ----------
-    root : Path
-        Of the file system; for tests.
-    accelerator : str
-        ``cuda`` reads those of the GPU besides: an NVIDIA card's with the package nvidia-ml-py, a Jetson's from the
-        kernel.
+    With the accelerator ``cuda`` also those of the GPU: an NVIDIA card's with the package nvidia-ml-py, a Jetson's from
+    the kernel.
     """
 
     def __init__(self, root: Path = Path("/"), accelerator: str = "cpu") -> None:
@@ -99,7 +94,7 @@ class Sensors:
         self._gpu_temperatures = sensor_files.gpu_temperatures(root) if wanted else []
 
     def begin(self) -> Reading:
-        """Look at every counter: at the clock first, and last at the CPU time of this process."""
+        """Read every counter, the clock first and the CPU time of this process last."""
         events = self._events()
         # Whoever is interrupted between two readings has nothing counted that lies outside of the time between the clocks.
         at_ns = time.monotonic_ns()
@@ -107,7 +102,7 @@ class Sensors:
         return Reading(at_ns, cpu_s, {**events, **energy, **_spent(stat)}, _busy(stat))
 
     def since(self, start: Reading) -> Change:
-        """What happened since a reading of these sensors; looks at them the other way round."""
+        """Changes since a reading of these sensors, read in reverse order."""
         cpu_s, stat, energy = time.process_time(), self._stat(), self._energy()
         seconds = (time.monotonic_ns() - start.at_ns) / 1e9
         power, busy = self._power(), _busy(stat)
@@ -122,12 +117,11 @@ class Sensors:
         return Change(seconds, cpu_s - start.cpu_s, counted, worked, values)
 
     def names(self) -> list[str]:
-        """What this machine can tell."""
         change = self.since(self.begin())
         return sorted([*change.counted, *change.values])
 
     def _grown(self, name: str, before: float, now: float) -> float:
-        """The difference; a meter that began anew once is put right."""
+        """Difference of two readings of a meter, corrected for one overflow."""
         wrap = self._wraps.get(name.removeprefix(ENERGY))
         return now - before + wrap * 1e-6 if now < before and wrap else now - before
 
@@ -182,7 +176,6 @@ class Sensors:
 
 
 def _busy(stat: _Stat) -> dict[int, float]:
-    """CPU seconds by processor."""
     return {
         int(name.removeprefix(_ALL)): sum(ticks[place] for place in _WORKING) / _TICKS
         for name, ticks in stat.items()
@@ -191,7 +184,6 @@ def _busy(stat: _Stat) -> dict[int, float]:
 
 
 def _spent(stat: _Stat) -> dict[str, float]:
-    """CPU seconds of all processors together."""
     if _ALL not in stat:
         return {}
     ticks = stat[_ALL]
@@ -199,7 +191,7 @@ def _spent(stat: _Stat) -> dict[str, float]:
 
 
 def _at_work(worked: Mapping[int, float], seconds: float) -> list[int]:
-    """The processors whose clocks count: those that were busy, or the busiest where ticks are too coarse to tell."""
+    """Processors whose clocks count: the busy ones, or the busiest where ticks are too coarse."""
     busy = [cpu for cpu, spent in worked.items() if spent >= _BUSY * seconds]
     most = max(worked.values(), default=0.0)
     return (busy or [cpu for cpu, spent in worked.items() if spent == most])[:_MOST_CLOCKS]

@@ -1,4 +1,4 @@
-"""Numbers and words in the kernel's files. What cannot be read is None or empty: machines differ in what they tell."""
+"""Read numbers and words from the kernel's files. None or empty stands for files that cannot be read."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 
 def number(path: Path) -> float | None:
-    """The number that a file holds; None if there is none, or if this user may not read it."""
+    """Number in a file; None if there is none, or if this user may not read it."""
     with suppress(OSError, ValueError):
         return float(path.read_text(encoding="ascii"))
     return None
 
 
 def text(path: Path) -> str:
-    """What a file holds, without surrounding blanks; empty if it cannot be read."""
+    """Stripped text of a file; empty if it cannot be read."""
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip("\x00 \n")
     return ""
 
 
 def fields(path: Path, *names: str) -> dict[str, float]:
-    """The numbers behind these words, in a file with a word and a number a line; without those that it lacks."""
+    """Numbers after these words, in a file with a word and a number a line; missing words are left out."""
     numbers = {}
     for line in text(path).splitlines():
         words = line.split()

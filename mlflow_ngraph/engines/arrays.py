@@ -1,4 +1,4 @@
-"""What callers give an engine, as the arrays that it takes."""
+"""Convert and check the inputs that callers give an engine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def taken(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[NDArray[Any]]:
-    """The inputs in the order of ``specs``, as NumPy arrays.
+def input_arrays(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[NDArray[Any]]:
+    """Convert the inputs, by name or in order, to NumPy arrays in the order of ``specs``.
 
-    Parameters
-    ----------
-    given : Mapping[str, Any] | Sequence[Any]
-        By name, or in order; NumPy arrays and numbers, or anything with DLPack in the memory of the host.
-
-    Raises
-    ------
-    UsageError
-        One is missing, unknown, of another type or shape, or on a device.
+    They may be NumPy arrays, numbers, or anything with DLPack in the host's memory. Raises `UsageError` for a missing
+    or unknown input, another type or shape, or an array on a device.
     """
     names = [spec.name for spec in specs]
     if isinstance(given, Mapping):
@@ -46,13 +39,7 @@ def taken(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec])
 
 
 def samples(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec]) -> int | None:
-    """The batch size of ``arrays``; None where no input has a batch axis.
-
-    Raises
-    ------
-    UsageError
-        Inputs differ in it.
-    """
+    """Batch size of ``arrays``; None where no input has a batch axis. Raises `UsageError` if inputs differ in it."""
     sizes = {
         spec.name: array.shape[spec.shape.index(BATCH)]
         for array, spec in zip(arrays, specs, strict=True)

@@ -1,4 +1,4 @@
-"""Batches of any size on an engine that was compiled for some: exactly, filled up, or in pieces."""
+"""Run batches of any size on an engine that was compiled for some: exact, padded, or split."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     Arrays = list[NDArray[Any]]
 
 Batching = Literal["exact", "pad", "split"]
-"""What happens to a batch size that an engine was not compiled for: it is refused; filled up to the next larger one; or
+"""Handling of a batch size that an engine was not compiled for: refused; filled up to the next larger one; or
 cut into pieces of those sizes, of which the last one is filled up."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some samples of a batch, and the batch size that they run at."""
+    """Part of a batch, and the batch size that it runs at."""
 
     start: int
     samples: int
@@ -31,13 +31,7 @@ class Piece:
 
 
 def check_batching(text: str) -> Batching:
-    """``text`` as the name of a way.
-
-    Raises
-    ------
-    UsageError
-        There is no such way.
-    """
+    """Check the name of a way of batching. Raises `UsageError` for any other."""
     for known in get_args(Batching):
         if text == known:
             return known  # type: ignore[no-any-return] # it is one of them
@@ -45,12 +39,9 @@ def check_batching(text: str) -> Batching:
 
 
 def pieces(samples: int, sizes: Sequence[int], batching: Batching) -> list[Piece]:
-    """How a batch of ``samples`` runs on an engine with these batch sizes.
+    """Divide a batch of ``samples`` for an engine with these batch sizes.
 
-    Raises
-    ------
-    UsageError
-        It cannot, in this way.
+    Raises `UsageError` if it cannot be divided in this way.
     """
     known = sorted(sizes)
     if samples in known:
@@ -73,13 +64,7 @@ def pieces(samples: int, sizes: Sequence[int], batching: Batching) -> list[Piece
 
 
 def inseparable(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], mixes: str) -> str:
-    """Why a sample cannot be computed in any batch but its own; empty where it can.
-
-    Parameters
-    ----------
-    mixes : str
-        How the samples of a batch influence each other in this model; empty where they do not.
-    """
+    """Reason why a sample cannot be computed in another batch, such as ``mixes``; empty where it can."""
     for kind, specs in (("input", inputs), ("output", outputs)):
         for spec in specs:
             if BATCH not in spec.shape:
@@ -87,15 +72,15 @@ def inseparable(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], mix
     return f"samples influence each other: {mixes}" if mixes else ""
 
 
-def cut(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], piece: Piece) -> Arrays:
-    """The samples of a piece, the last one repeated until the piece is full."""
+def take_piece(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], piece: Piece) -> Arrays:
+    """Samples of a piece, the last one repeated until the piece is full."""
     last = piece.start + piece.samples - 1
     indices = np.minimum(np.arange(piece.start, piece.start + piece.size), last)
     return [np.take(array, indices, axis=_axis(spec)) for array, spec in zip(arrays, specs, strict=True)]
 
 
 def join(parts: Sequence[tuple[Piece, Arrays]], specs: Sequence[TensorSpec]) -> Arrays:
-    """The outputs of all pieces, without those of repeated samples."""
+    """Join the outputs of all pieces, without those of repeated samples."""
     joined = []
     for index, spec in enumerate(specs):
         axis = _axis(spec)

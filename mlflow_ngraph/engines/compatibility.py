@@ -1,4 +1,4 @@
-"""Whether an engine fits this machine, known before any runtime sees a file of it; and the command that builds it here."""
+"""Check an engine's requirements against this machine without its runtime, and give the command to rebuild it here."""
 
 from __future__ import annotations
 
@@ -23,12 +23,9 @@ _OF_FILES = ("onnx", "pt2")
 
 
 def compiler_of(spec: EngineSpec) -> Compiler[Any]:
-    """The adapter that loads an engine, with the flags that it was compiled with.
+    """Create the adapter that loads an engine, with its flags.
 
-    Raises
-    ------
-    EngineError
-        There is no such compiler here, or it does not know these flags.
+    Raises `EngineError` if the compiler or a flag is unknown here.
     """
     try:
         return create(spec.compiler, spec.asked)
@@ -37,25 +34,17 @@ def compiler_of(spec: EngineSpec) -> Compiler[Any]:
 
 
 def check(manifest: Manifest, where: str) -> None:
-    """Make sure that an engine fits this machine.
+    """Check that an engine runs on this machine.
 
-    Parameters
-    ----------
-    where : str
-        Names the engine in the message.
-
-    Raises
-    ------
-    EngineError
-        It does not; says what differs, and how to build it here.
+    Raises `EngineError` with the differences and the command that builds it here.
     """
-    reason = misfit(manifest)
+    reason = incompatibility(manifest)
     if reason:
         raise EngineError(f"{where} does not fit this machine: {reason}; {rebuild(manifest)}")
 
 
-def misfit(manifest: Manifest) -> str:
-    """What keeps an engine from serving here; empty when nothing known does."""
+def incompatibility(manifest: Manifest) -> str:
+    """Reason why an engine cannot run here; empty when none is known."""
     spec = manifest.spec
     try:
         compiler = compiler_of(spec)
@@ -71,15 +60,15 @@ def misfit(manifest: Manifest) -> str:
 
 
 def program(spec: EngineSpec) -> str:
-    """What of an engine is a program, in words; empty where it is data for a runtime."""
+    """Name the files of an engine that are programs; empty where all are data for a runtime."""
     try:
         return compiler_of(spec).program
     except EngineError:
         return "unknown to this machine"
 
 
-def absent(name: str) -> str:
-    """Why no engine of a compiler can serve here, whatever it needs; empty when nothing known keeps all from it."""
+def unavailable(name: str) -> str:
+    """Reason why no engine of a compiler can run here; empty when none is known."""
     try:
         return _unavailable(create(name, {}))
     except UsageError as error:
@@ -95,7 +84,7 @@ def _unavailable(compiler: Compiler[Any]) -> str:
 
 
 def _differences(needed: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """One clause for each requirement that is not met. What only a runtime could tell is left to the runtime."""
+    """One clause for each unmet requirement, without those that only a runtime can check."""
     clauses = []
     for name, value in here.items():
         wanted = needed.get(name, "")
@@ -109,12 +98,12 @@ def _differences(needed: Mapping[str, str], here: Mapping[str, str]) -> list[str
 
 
 def _public(version: str) -> str:
-    """A version without the part that tells builds of one release apart, such as ``+cpu``."""
+    """Strip the local part of a version, such as ``+cpu``."""
     return version.partition("+")[0]
 
 
 def _instruction_sets(needed: str, here: str) -> str:
-    """Where two processors differ; code chosen for one is not looked at closely enough to serve on a superset."""
+    """Difference of two processors; a superset counts as another, because code is chosen for one."""
     wanted, present = needed.split(), here.split()
     missing = [name for name in wanted if name not in present]
     more = [name for name in present if name not in wanted]
@@ -124,7 +113,7 @@ def _instruction_sets(needed: str, here: str) -> str:
 
 
 def rebuild(manifest: Manifest) -> str:
-    """What to do to have the same engine for this machine: a command, or why there is none."""
+    """Command that compiles the same engine for this machine, or why there is none."""
     spec, target = manifest.spec, manifest.spec.target
     ref = WorkloadRef.parse(spec.workload)
     if "#" in spec.workload or "," in ref.target:
@@ -138,7 +127,7 @@ def rebuild(manifest: Manifest) -> str:
 
 
 def _chosen(spec: EngineSpec) -> str:
-    """The compiler with the flags that are not its defaults, as the command line takes it."""
+    """Compiler with its non-default flags, as the command line takes it."""
     try:
         compiler = compiler_of(spec)
         defaults = type(compiler.flags)().model_dump(mode="json")

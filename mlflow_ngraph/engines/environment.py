@@ -1,4 +1,4 @@
-"""The surroundings of a process that runs an engine: its variables, its memory, its torchvision."""
+"""Environment of a process that runs an engine: variables, memory, torchvision."""
 
 from __future__ import annotations
 
@@ -9,21 +9,15 @@ from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.processes.environment import of_threads
 
 
-def of_manifest(manifest: Manifest, scratch: Path) -> dict[str, str]:
-    """Those that a study measures with: no thread or runtime settings but the engine's own.
-
-    Parameters
-    ----------
-    scratch : Path
-        For what runtimes keep beside.
-    """
+def variables(manifest: Manifest, scratch: Path) -> dict[str, str]:
+    """Variables that a study measures with: no thread or runtime settings but the engine's own."""
     return of_threads(manifest.spec.target.threads, scratch)
 
 
-def enter() -> None:
-    """Keep freed memory from now on, as studies do unless they say otherwise; elsewhere than on glibc nothing changes.
+def prepare_process() -> None:
+    """Keep freed memory as studies do by default, and install the torchvision hook.
 
-    What the engine imports finds a torchvision that can be imported, as in a study.
+    Elsewhere than on glibc, freed memory is not kept.
     """
     process_memory.keep_freed()
     torchvision_hook.install()

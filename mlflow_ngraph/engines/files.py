@@ -1,4 +1,4 @@
-"""Files of engines: digests, which make an engine on disk the one that was measured, and second names for files."""
+"""Digests, path checks and hard links of the files of engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ_ONLY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
 def sha256(path: Path) -> str:
-    """The sha256 of a file, as hexadecimal text."""
+    """Hexadecimal sha256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -32,13 +32,7 @@ def digest_files(directory: Path) -> dict[str, str]:
 
 
 def damage(directory: Path, files: Mapping[str, str]) -> str:
-    """What is wrong with the files of an engine or a package; empty when they are what was written.
-
-    Parameters
-    ----------
-    files : Mapping[str, str]
-        Sha256 by path relative to ``directory``.
-    """
+    """First damage to files of an engine or package with these sha256 by relative path; empty when there is none."""
     for path, digest in sorted(files.items()):
         file = directory / path
         inside = PurePosixPath(path)
@@ -51,8 +45,8 @@ def damage(directory: Path, files: Mapping[str, str]) -> str:
     return ""
 
 
-def strange(directory: Path) -> str:
-    """What in a directory is neither a file nor a directory of its own, such as a link, which could lead anywhere; or empty."""
+def irregular_entry(directory: Path) -> str:
+    """First entry of a directory that is neither file nor directory, such as a link, which could lead anywhere."""
     for path in sorted([directory, *directory.rglob("*")]):
         if path.is_symlink():
             return f"{harmless(str(path))} is a link"
@@ -62,15 +56,15 @@ def strange(directory: Path) -> str:
 
 
 def escapes(path: str) -> bool:
-    """Whether a relative path that somebody else wrote leads out of the directory that it is relative to."""
+    """True if an untrusted relative path leads out of its directory."""
     parts = PurePosixPath(path).parts
     return not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path
 
 
 def is_plain(path: str) -> bool:
-    """Whether a relative path that somebody else wrote names a file below its directory, in the one spelling that is normal.
+    """True if an untrusted relative path is normalised, printable, and stays below its directory.
 
-    A second spelling could name a file that is already checked, and what cannot be printed hides what it names.
+    A second spelling could name a file that is already checked.
     """
     return (
         not escapes(path)
@@ -81,14 +75,14 @@ def is_plain(path: str) -> bool:
 
 
 def is_long(path: str) -> bool:
-    """Whether a path has a name, or all of it has a length, that no disk takes."""
+    """True if a path exceeds the limits of file systems."""
     return len(path) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
 
 
 def link_files(source: Path, target: Path, paths: Iterable[str]) -> None:
-    """Give files a second name below ``target``, or copy them where the file system cannot, and make them read-only.
+    """Hard-link files below ``target``, or copy them where the file system cannot, and make them read-only.
 
-    The names share one content from then on: whoever wrote to one of them would change the other as well.
+    The names share one content: writing to one would change the other.
     """
     target.mkdir(parents=True, exist_ok=True)
     for path in paths:

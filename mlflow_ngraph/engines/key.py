@@ -1,4 +1,4 @@
-"""The key of an engine: equal for two compilations if, and only if, the same things go into them."""
+"""The key of an engine: equal for two compilations exactly when their inputs are equal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OURS = (_HERE / "compilers", _HERE / "workloads")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that goes into a compilation."""
+    """All inputs of a compilation."""
 
     model: str
     """Digest of what the model computes; see `mlflow_ngraph.workloads.content`."""
@@ -40,27 +40,21 @@ class Recipe:
     target: Mapping[str, Any]
     """Precision, mode, threads, accelerator, transfers."""
     requires: Mapping[str, str]
-    """What the compiler says that its engines depend on: versions, instruction set, GPU."""
+    """Requirements that the compiler states: versions, instruction set, GPU."""
     package: str
     """Version of this package."""
     code: str
     """Digest of the source code of the adapter and of what it stands on."""
 
     def key(self) -> str:
-        """sha256 over all of it in one canonical form; the order of flags does not count."""
+        """sha256 of the canonical form; the order of flags does not count."""
         content = {"schema": SCHEMA, **asdict(self), "batch_sizes": sorted(self.batch_sizes)}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def recipe(compiler: Compiler[Any], target: Target, batch_sizes: Sequence[int], materials: Mapping[str, Any]) -> Recipe:
-    """What would go into compiling a prepared workload here and now.
-
-    Parameters
-    ----------
-    materials : Mapping[str, Any]
-        The content of ``materials.json``.
-    """
+    """Recipe of a prepared workload (``materials.json``) on this machine now."""
     packages = {name for kind in compiler.formats for name in EXPORTERS[kind]}
     return Recipe(
         model=materials["digest"],
@@ -77,13 +71,13 @@ def recipe(compiler: Compiler[Any], target: Target, batch_sizes: Sequence[int], 
 
 
 def _counted(compiler: Compiler[Any], target: Target) -> dict[str, Any]:
-    """What of a target goes into an engine."""
+    """Fields of a target that affect an engine."""
     return target.content() if compiler.threaded else {**target.content(), "threads": None}
 
 
 @cache
 def _code_digest(kind: type[Compiler[Any]]) -> str:
-    """sha256 over the Python files that compile: a version number alone would hide a change in a checkout."""
+    """sha256 of the Python files that compile: a version number alone would hide a change in a checkout."""
     digest = hashlib.sha256()
     for root in sorted({*_OURS, _home(kind)}):
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
@@ -93,6 +87,5 @@ def _code_digest(kind: type[Compiler[Any]]) -> str:
 
 
 def _home(kind: type[Compiler[Any]]) -> Path:
-    """The package directory of an adapter, or its file where it is a module of its own."""
     file = Path(inspect.getfile(kind)).resolve()
     return file.parent if (file.parent / "__init__.py").is_file() else file

@@ -1,4 +1,4 @@
-"""A process that tries an engine, started before the engine is there: importing a runtime takes as long as a download."""
+"""Start a child that tries an engine before its files arrive: importing a runtime takes as long as a download."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from mlflow_ngraph.processes import environment
 from mlflow_ngraph.processes.child import Child, ChildFailure
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mlflow_ngraph.compilers.spec import EngineSpec
 
 PROBE_SECONDS = 600.0
@@ -19,13 +17,10 @@ PROBE_SECONDS = 600.0
 
 
 class LoadCheck:
-    """The process. A context manager, which ends it.
+    """Child process that tries an engine. A context manager.
 
-    Parameters
-    ----------
-    spec : EngineSpec
-        Of the engine that will be tried, from a manifest that has been checked. The process imports the runtime that this
-        asks for, and sees no file of the engine before `answer` says that they may be seen.
+    It imports the runtime of ``spec``, from a checked manifest, and reads no file of the engine before `answer` is
+    called.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -34,17 +29,9 @@ class LoadCheck:
         self._child.begin("import", PROBE_SECONDS, spec=spec.model_dump_json())
 
     def answer(self, directory: Path, seconds: float = 0.0) -> dict[str, Any]:
-        """What the process says of a package whose files have been checked. To be called once.
+        """Try a package whose files have been checked, and time it for ``seconds``, or not with 0. Call it once.
 
-        Parameters
-        ----------
-        seconds : float
-            Time the engine for so long; 0 leaves its speed alone.
-
-        Raises
-        ------
-        EngineError
-            The engine cannot be loaded, or the process did not live to say anything.
+        Raises `EngineError` if the engine cannot be loaded, or the process died.
         """
         self._child.begin("probe", PROBE_SECONDS + 2 * seconds, directory=str(directory), seconds=seconds)
         try:
@@ -57,13 +44,11 @@ class LoadCheck:
         return answer
 
     def close(self) -> None:
-        """End the process, whatever it is doing. Closing again does nothing."""
+        """Kill the process. Closing again does nothing."""
         self._child.close()
 
     def __enter__(self) -> LoadCheck:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -1,8 +1,8 @@
-"""The child process that tries an engine: the other end of `engines.load_check`.
+"""Child process that tries an engine for `engines.load_check`.
 
-A runtime that is given an engine it does not like may end its process, or compute something else and say nothing. So
-an engine is tried in a process of its own before anybody relies on it. It is told how the engine is loaded, upon which the runtime
-is imported; and where it is, once its files are there and checked.
+A runtime may crash on an engine, or silently compute something else. So an engine is tried in a process of its own
+before anybody relies on it. The first request has the engine's specification, upon which the runtime is imported; the
+second has its directory, once the files are there and checked.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MOST_CALLS = 1_000_000
 
 
 def main() -> None:
-    """Try the engine that the parent tells of."""
+    """Try the engine that the parent names."""
     parent = Parent.connect()
-    environment.enter()
+    environment.prepare_process()
     parent.serve(
         {
             "import": _import,
@@ -43,19 +43,16 @@ def main() -> None:
 
 
 def _import(command: Command) -> None:
-    """Import what the engine will need. What cannot be imported is told when the engine is loaded."""
+    """Import the runtime of the engine. An import error is reported when the engine is loaded."""
     with suppress(Exception):
         spec = EngineSpec.model_validate_json(command["spec"])
         prepare(compatibility.compiler_of(spec), spec.target)
 
 
 def probe(directory: Path, seconds: float) -> dict[str, Any]:
-    """Compare an engine's outputs for the probe with the baseline's, and time it if there are ``seconds`` for that.
+    """Compare an engine's outputs for the probe with the baseline's, and time it for ``seconds``.
 
-    Raises
-    ------
-    EngineError
-        The engine cannot be loaded, or fails.
+    Raises `EngineError` if the engine cannot be loaded, or fails.
     """
     package = read_manifest(directory)
     known = read_probe(package.engine)

@@ -1,8 +1,7 @@
-"""A package in memory: an engine that answers.
+"""Load an engine package into memory and run it.
 
-Everything that touches the runtime happens in one thread of the engine's own. Several runtimes want that (PyTorch's
-inference mode belongs to a thread), and it makes `LoadedEngine.run` safe to call from any number of threads: they take
-turns, in the order in which they came.
+All calls of a runtime happen in one thread of the engine's own. Several runtimes need that (PyTorch's inference mode
+belongs to a thread), and it makes `LoadedEngine.run` thread-safe: calls are answered in the order in which they came.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation, Target
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.arrays import samples, taken
-from mlflow_ngraph.engines.batches import Batching, check_batching, cut, inseparable, join, pieces
+from mlflow_ngraph.engines.arrays import input_arrays, samples
+from mlflow_ngraph.engines.batches import Batching, check_batching, inseparable, join, pieces, take_piece
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import Package, check_files, read_manifest
 from mlflow_ngraph.errors import CellError, EngineError, NGraphError, UsageError
@@ -28,7 +27,6 @@ from mlflow_ngraph.workloads.base import TensorSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -43,23 +41,11 @@ WARM_UP_CALLS = 3
 
 
 class LoadedEngine:
-    """An engine that runs. Made by `mlflow_ngraph.load_model`; a context manager that closes itself.
+    """A loaded engine, made by `mlflow_ngraph.load_model`. A context manager that closes itself.
 
-    Thread-safe: calls from several threads are answered one after the other.
-
-    Parameters
-    ----------
-    package : Package
-        Checked by whoever opened it.
-    batching : Batching
-        What `run` does with batch sizes that the engine was not compiled for, unless it is told otherwise.
-    mode : Mode
-        As the engine was measured, for whoever measures it again; to answer one call at a time it is ``sync``.
-
-    Raises
-    ------
-    EngineError
-        The engine does not fit this machine, or the runtime cannot load it as it was measured.
+    Thread-safe: calls from several threads are answered one after the other. ``batching`` is the default of `run`.
+    ``mode`` is ``sync`` to answer one call at a time; to measure the engine again it is the mode of its study. Raises
+    `EngineError` if the engine does not fit this machine, or the runtime cannot load it as it was measured.
     """
 
     def __init__(self, package: Package, *, batching: Batching = "exact", mode: Mode = "sync") -> None:
@@ -81,42 +67,38 @@ class LoadedEngine:
 
     @property
     def directory(self) -> Path:
-        """The package that the engine was loaded from."""
+        """Directory of the package."""
         return self._package.directory
 
     @property
     def manifest(self) -> Manifest:
-        """What the engine is, what it needs and where it comes from."""
         return self._package.manifest
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Names, element types and shapes of the inputs."""
         return self.manifest.spec.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Names, element types and shapes of the outputs."""
         return self.manifest.spec.outputs
 
     @property
     def inseparable(self) -> str:
-        """Why a sample cannot be computed in any batch but its own; empty where it can."""
+        """Reason why a sample cannot be computed in another batch; empty where it can."""
         return inseparable(self.inputs, self.outputs, self.manifest.spec.mixes)
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """The batch sizes that the engine was compiled for."""
         return tuple(sorted(self.manifest.spec.batch_sizes))
 
     @property
     def precision(self) -> str:
-        """The precision that the engine computes in, as its runtime says."""
+        """Effective precision, as the runtime reports it."""
         return next(iter(self._engines.values())).precision
 
     @property
     def flags(self) -> dict[str, FlagValue]:
-        """Every flag with the value in force here."""
+        """Effective flags."""
         return dict(self._engines[min(self._engines)].flags) if self._engines else {}
 
     @overload
@@ -148,7 +130,7 @@ class LoadedEngine:
             The engine is closed, or the runtime failed.
         """
         specs, outputs = self.inputs, self.outputs
-        arrays = taken(inputs, specs)
+        arrays = input_arrays(inputs, specs)
         way = self.batching if batching is None else check_batching(batching)
         count = samples(arrays, specs)
         parts = pieces(self.batch_sizes[0] if count is None else count, self.batch_sizes, way)
@@ -158,21 +140,17 @@ class LoadedEngine:
             if self.inseparable:
                 raise UsageError(f"{self.inseparable}: only batch sizes of the engine can run")
             # All pieces of a batch in one turn: nobody else's call comes between them.
-            cuts = [(part, cut(arrays, specs, part)) for part in parts]
+            cuts = [(part, take_piece(arrays, specs, part)) for part in parts]
             results = join(self._do(lambda: [(part, self._infer(part.size, piece)) for part, piece in cuts]), outputs)
         if isinstance(inputs, Mapping):
             return {spec.name: array for spec, array in zip(outputs, results, strict=True)}
         return results
 
     def warmup(self, batch_sizes: Sequence[int] | None = None) -> None:
-        """Load the engine for batch sizes, all of them if none are given, and call each a few times on zeros.
+        """Load the engine for some or all batch sizes, and call each a few times on zeros.
 
-        Raises
-        ------
-        UsageError
-            The engine was not compiled for one of them.
-        EngineError
-            The engine is closed, or the runtime failed.
+        Raises `UsageError` for a batch size that the engine was not compiled for, and `EngineError` if it is closed or
+        fails.
         """
         import numpy as np
 
@@ -184,15 +162,15 @@ class LoadedEngine:
                 self._do(self._infer, size, zeros)
 
     def bind(self, inputs: Sequence[NDArray[Any]], batch: int) -> Invocation:
-        """Inputs in the runtime's own memory, for whoever measures. Use `call` and nothing else to run it."""
+        """Bind inputs in the runtime's own memory, for measuring. Run the result with `call` only."""
         return self._do(lambda: self._engine(batch).bind(list(inputs)))
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run something in the engine's thread."""
+        """Run a function in the engine's thread."""
         return self._do(function)
 
     def close(self) -> None:
-        """Free what the engine holds, once the calls that came before are answered. Closing again does nothing."""
+        """Free the engine after all earlier calls. Closing again does nothing."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -202,9 +180,7 @@ class LoadedEngine:
     def __enter__(self) -> LoadedEngine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -214,7 +190,7 @@ class LoadedEngine:
         return f"<engine of {spec.compiler} for {spec.workload}, {spec.target.precision}, batch {sizes}{state}>"
 
     def _do(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run something in the engine's thread, and give its errors the package's own kind."""
+        """Run a function in the engine's thread, and convert its errors to the package's own."""
         thread = self._thread
         if thread is None:
             raise EngineError("the engine is closed")
@@ -229,7 +205,7 @@ class LoadedEngine:
             raise EngineError(f"{self._package.directory}: {type(error).__name__}: {shown}") from error
 
     def _engine(self, batch: int) -> Engine:
-        """The engine for a batch size, loaded when it is first wanted."""
+        """Engine for a batch size, loaded at first use."""
         if batch not in self._engines:
             engine = self._compiler.load(self._package.engine, batch, self._target)
             measured = self.manifest.precision_in_force
@@ -250,14 +226,9 @@ class LoadedEngine:
 
 
 def open_prepared(directory: Path, digest: str | None = None) -> Package:
-    """As `open_package`, while the runtime is imported: it sees no file of the package meanwhile.
+    """Open a package while the runtime is imported: digests take about as long as the import.
 
-    Comparing digests takes as long as reading, and an import about as long again.
-
-    Raises
-    ------
-    EngineError
-        As `open_package`.
+    The runtime sees no file of the package meanwhile.
     """
     package = read_manifest(directory, digest)
     with ThreadPoolExecutor(1, "ngraph-digests") as pool:
@@ -270,7 +241,7 @@ def open_prepared(directory: Path, digest: str | None = None) -> Package:
 
 
 def prepare(compiler: Compiler[Any], target: Target) -> None:
-    """Import a runtime as the measured process did, without what it would import needlessly."""
+    """Import a runtime as the measured process did, without needless imports."""
     if target.threads is not None:
         # TVM's runtime reads it once, when it starts its threads; the adapter says so too, but later.
         os.environ.setdefault("TVM_NUM_THREADS", str(target.threads))
@@ -281,7 +252,7 @@ def prepare(compiler: Compiler[Any], target: Target) -> None:
 
 @contextmanager
 def _without(modules: Sequence[str]) -> Iterator[None]:
-    """Let imports of ``modules`` fail, which the runtimes in question handle; not of those that are there already."""
+    """Let imports of ``modules`` fail, which the runtimes in question handle; already imported ones stay."""
     absent = [name for name in modules if name not in sys.modules]
     for name in absent:
         sys.modules[name] = None  # type: ignore[assignment] # the documented way to make an import fail

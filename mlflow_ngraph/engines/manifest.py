@@ -1,4 +1,4 @@
-"""The manifest of an engine package: what it is, what it needs, where it comes from, and the digest of every file."""
+"""The manifest of an engine package: specification, requirements, origin, and the digest of every file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DIGEST_FILE = "manifest.json.sha256"
 SIGNATURE_FILE = "manifest.json.sig"
 """Beside the manifest, where somebody has signed it; see `mlflow_ngraph.engines.signing`."""
 BESIDE = (FILE, DIGEST_FILE, SIGNATURE_FILE)
-"""What a package has besides the files in its manifest."""
+"""Files of a package that its manifest does not list."""
 ENGINE_DIRECTORY = "engine"
-"""Where the engine's own files lie within a package."""
+"""Directory of the engine's own files within a package."""
 _WITHIN = f"{ENGINE_DIRECTORY}/"
 MAX_BYTES = 16 << 20
 """No manifest is larger; what is, was not written by this package."""
@@ -36,7 +36,7 @@ Bytes = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 
 
 class Compiled(FrozenModel):
-    """What compiling an engine took, as journals and manifests have it."""
+    """Duration, size and memory of a compilation, as in journals and manifests."""
 
     key: str
     """Equal for engines into whose compilation the same things go; see `mlflow_ngraph.engines.key`."""
@@ -48,7 +48,7 @@ class Compiled(FrozenModel):
 
 
 class Maker(FrozenModel):
-    """The study that compiled an engine."""
+    """Study that compiled an engine."""
 
     study: str
     study_id: str
@@ -65,12 +65,12 @@ class Maker(FrozenModel):
 
 
 class Origin(FrozenModel):
-    """The study that has the engine, and where it ran."""
+    """Study that has the engine, and the machine that it ran on."""
 
     study: str
     study_id: str
     label: str
-    """What the study calls the workload."""
+    """Name of the workload in the study."""
     lane_id: str
     engine_id: str
     run_id: str | None
@@ -83,13 +83,13 @@ class Origin(FrozenModel):
 
 
 class Figures(FrozenModel):
-    """What was measured at one batch size."""
+    """Measured figures at one batch size."""
 
     batch: BatchSize
     verdict: str
     reason: str
     noise: str
-    """What disturbed the machine meanwhile; empty where it was quiet."""
+    """Disturbances of the machine meanwhile; empty where it was quiet."""
     baseline: str = EAGER
     """The label of the compiler that speed-ups and other ratios among the metrics refer to."""
     metrics: dict[str, float]
@@ -97,7 +97,7 @@ class Figures(FrozenModel):
 
 
 def _writer(document: dict[str, Any]) -> object:
-    """The version of mlflow-ngraph that wrote a manifest, of whatever format."""
+    """Version of mlflow-ngraph that wrote a manifest of any format."""
     origin = document.get("origin")
     versions = origin.get("versions") if isinstance(origin, dict) else None
     return versions.get("mlflow-ngraph") if isinstance(versions, dict) else None
@@ -117,7 +117,7 @@ class Manifest(FrozenModel):
     flags: dict[str, FlagValue]
     """Every flag with the value in force."""
     size_bytes: Bytes
-    """Of the engine's own files."""
+    """Size of the engine's own files."""
     files: dict[str, str]
     """sha256 of every other file of the package, by path relative to the manifest."""
     origin: Origin
@@ -126,7 +126,7 @@ class Manifest(FrozenModel):
     @field_validator("files")
     @classmethod
     def _stay_inside(cls, files: dict[str, str]) -> dict[str, str]:
-        """Refuse whatever could write to or read from a place outside the package."""
+        """Refuse paths that lead out of the package."""
         for path, digest in files.items():
             if path in BESIDE or not is_plain(path):
                 raise ValueError(
@@ -142,24 +142,16 @@ class Manifest(FrozenModel):
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> Manifest:
-        """Read the text of a manifest.
+        """Parse a manifest.
 
-        Parameters
-        ----------
-        where : str
-            Names the manifest in messages.
-
-        Raises
-        ------
-        EngineError
-            It is no manifest, of another version, or has paths that lead out of the package.
+        Raises `EngineError` if it is invalid, of another version, or has paths that lead out of the package.
         """
         if len(content) > MAX_BYTES:
             raise EngineError(f"{where} is no manifest: it has {len(content)} bytes")
         try:
             document = documents.from_json(content)
             if isinstance(document, dict):
-                other = formats.foreign(document.get("schema_version"), SCHEMA_VERSION, _writer(document))
+                other = formats.version_mismatch(document.get("schema_version"), SCHEMA_VERSION, _writer(document))
                 if other:
                     raise EngineError(f"{where} {other}; or compile the engine again")
             return cls.model_validate_json(content)
@@ -171,31 +163,31 @@ class Manifest(FrozenModel):
             raise EngineError(f"{where} is not readable: {error}") from None
 
     def to_json(self) -> str:
-        """The text of the file; equal manifests have equal text."""
+        """Canonical text of the file."""
         return self.model_dump_json(indent=2) + "\n"
 
     @property
     def compiler_version(self) -> str | None:
-        """Of the compiler, on the machine of `origin`."""
+        """Version of the compiler on the machine of `origin`."""
         return self.origin.versions.get(self.spec.compiler)
 
     @property
     def precision(self) -> str:
-        """The one in force, or the one asked for as long as that is unknown."""
+        """Effective precision, or the requested one while that is unknown."""
         return self.precision_in_force or self.spec.target.precision
 
     @property
     def shown(self) -> str:
-        """What the engine is, for people."""
+        """Describe the engine in one line."""
         sizes = ", ".join(map(str, self.spec.batch_sizes))
         return f"{self.spec.workload} by {self.spec.compiler}, {self.spec.target.precision}, batch {sizes}"
 
     def engine_files(self) -> dict[str, str]:
-        """sha256 of the engine's own files, by path relative to the engine's directory."""
+        """Digests of the engine's own files, by path relative to the engine's directory."""
         return {path.removeprefix(_WITHIN): digest for path, digest in self.files.items() if path.startswith(_WITHIN)}
 
     def pulled(self, tracking_uri: str, model_id: str, run_id: str | None) -> Manifest:
-        """The same for the engine's own files alone, which come from a LoggedModel of a tracking server."""
+        """Manifest of the engine's own files alone, for a LoggedModel of a tracking server."""
         own = {path: digest for path, digest in self.files.items() if path.startswith(_WITHIN)}
         maker = self.made_by.model_copy(update={"tracking_uri": tracking_uri, "model_id": model_id, "run_id": run_id})
         return self.model_copy(update={"files": own, "made_by": maker, "figures": []})

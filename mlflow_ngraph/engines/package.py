@@ -1,9 +1,9 @@
-"""An engine package on disk: one directory with a manifest, read only after everything in it has proved whole.
+"""Engine packages on disk: one directory with a manifest, readable only after all files have been checked.
 
-``manifest.json`` has the sha256 of every other file, and ``manifest.json.sha256`` that of the manifest. Who wants to
-change a package has to change a file, the manifest and that digest together, and nothing beside the package would
-tell. So whoever gets a package from elsewhere gives `open_package` the digest that the sender told by another way: on
-a tracking server it is the tag ``ngraph.manifest_sha256`` of the LoggedModel.
+``manifest.json`` has the sha256 of every other file, and ``manifest.json.sha256`` that of the manifest. An attacker
+could change a file, the manifest and that digest together. So a caller that gets a package from elsewhere gives
+`open_package` the digest that came by another way: on a tracking server it is the tag ``ngraph.manifest_sha256`` of the
+LoggedModel.
 """
 
 from __future__ import annotations
@@ -47,18 +47,11 @@ class Package:
 
     @property
     def engine(self) -> Path:
-        """Where the engine's own files are."""
         return self.directory / ENGINE_DIRECTORY
 
 
 def require(directory: Path) -> None:
-    """Refuse a place that somebody names as an engine package and that has nothing of one.
-
-    Raises
-    ------
-    UsageError
-        It is no directory, or has neither a manifest nor the digest of one.
-    """
+    """Check that a directory has a manifest or its digest. Raises `UsageError` otherwise."""
     if not directory.is_dir():
         raise UsageError(f"there is no engine package at {directory}")
     if not any((directory / name).is_file() for name in (FILE, DIGEST_FILE)):
@@ -66,17 +59,9 @@ def require(directory: Path) -> None:
 
 
 def open_package(directory: Path, digest: str | None = None) -> Package:
-    """Read a package and check every file of it.
+    """Read a package and check every file.
 
-    Parameters
-    ----------
-    digest : str | None
-        Sha256 that the manifest must have, as somebody else knows it.
-
-    Raises
-    ------
-    EngineError
-        Something is missing, changed or there without being in the manifest; the message names the file.
+    Raises `EngineError` for the first file that is missing, changed, or not in the manifest.
     """
     package = read_manifest(directory, digest)
     check_files(package)
@@ -84,12 +69,9 @@ def open_package(directory: Path, digest: str | None = None) -> Package:
 
 
 def read_manifest(directory: Path, digest: str | None = None) -> Package:
-    """Read the manifest of a package, checked against its digest; the other files are not looked at.
+    """Read a manifest and compare it with its digest; other files are not read.
 
-    Raises
-    ------
-    EngineError
-        It is missing, not what its digest says, or not readable.
+    Raises `EngineError` if it is missing, changed or invalid.
     """
     path = directory / FILE
     if not directory.is_dir():
@@ -107,10 +89,7 @@ def read_manifest(directory: Path, digest: str | None = None) -> Package:
 def check_files(package: Package) -> None:
     """Compare every file of a package with its manifest.
 
-    Raises
-    ------
-    EngineError
-        A file is missing, has changed, is a link, or is not in the manifest, or their sizes are others; the message names it.
+    Raises `EngineError` for the first file that is missing, changed, a link, or not in the manifest.
     """
     directory, listed = package.directory, package.manifest.files
     if problem := damage(directory, listed):
@@ -125,13 +104,7 @@ def check_files(package: Package) -> None:
 
 
 def read_signature(directory: Path) -> bytes | None:
-    """The signature beside the manifest of a package; None where there is none.
-
-    Raises
-    ------
-    EngineError
-        It cannot be read, or is none.
-    """
+    """Read the signature of a package; None where there is none. Raises `EngineError` if it is unreadable."""
     path = directory / SIGNATURE_FILE
     if not path.exists() and not path.is_symlink():
         return None
@@ -141,12 +114,9 @@ def read_signature(directory: Path) -> bytes | None:
 
 
 def sign(package: Package, key: Ed25519PrivateKey) -> str:
-    """Write a signature of the manifest beside it, in place of any other, and return the fingerprint of the key.
+    """Sign the manifest, replace any other signature, and return the fingerprint of the key.
 
-    Raises
-    ------
-    EngineError
-        The manifest has changed since it was read.
+    Raises `EngineError` if the manifest has changed since it was read.
     """
     content = _content(package.directory / FILE)
     if hashlib.sha256(content).hexdigest() != package.digest:
@@ -158,7 +128,7 @@ def sign(package: Package, key: Ed25519PrivateKey) -> str:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> str:
-    """Write the manifest and its digest into a package, and return the digest."""
+    """Write manifest and digest into a package, and return the digest."""
     content = manifest.to_json().encode()
     digest = hashlib.sha256(content).hexdigest()
     (directory / FILE).write_bytes(content)
@@ -167,7 +137,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> str:
 
 
 def digest_line(digest: str) -> str:
-    """The content of ``manifest.json.sha256``."""
+    """Content of ``manifest.json.sha256``."""
     return f"{digest}  {FILE}\n"
 
 
@@ -181,7 +151,7 @@ def _content(path: Path) -> bytes:
 
 
 def _present(directory: Path) -> Iterator[str]:
-    """Everything in a package that is no plain directory."""
+    """Everything in a package but plain directories."""
     for path in sorted(directory.rglob("*")):
         if path.is_symlink() or not path.is_dir():
             yield path.relative_to(directory).as_posix()

@@ -1,7 +1,7 @@
-"""The probe of an engine, ``probe.npz`` in its directory: one seeded batch, and what tells whether outputs for it are right.
+"""The probe of an engine, ``probe.npz``: one seeded batch with its expected outputs.
 
-It has the inputs, the outputs of the baseline, the same in double precision, and what rounding does to them: so an engine
-can be tried where nobody knows its study.
+It has the inputs, the outputs of the baseline, the same in double precision, and the effect of rounding on them: so an
+engine can be verified without its study.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROUNDING = tuple(field.name for field in fields(Rounding))
 
 
 def write_probe(directory: Path, source: Source, batch: int) -> None:
-    """Write the probe at a batch size into the directory of an engine that was compiled just now."""
+    """Write the probe into the directory of a new engine."""
     import numpy as np
 
     arrays = {"input": source.example(batch), "output": source.reference(batch), "exact": source.exact(batch) or []}
@@ -45,7 +45,7 @@ def write_probe(directory: Path, source: Source, batch: int) -> None:
 
 @dataclass(frozen=True)
 class Probe:
-    """One batch of inputs, and what tells whether outputs for them are the model's."""
+    """One batch of inputs, and the data that judge outputs for it."""
 
     inputs: Arrays
     outputs: Arrays
@@ -53,12 +53,12 @@ class Probe:
     exact: Arrays
     """The same in double precision; empty where that could not be had."""
     rounding: list[Rounding | None] | None
-    """What rounding does to each output, None where it decides alone; None as a whole where nobody knows."""
+    """Effect of rounding on each output, None where rounding alone decides; None as a whole if unknown."""
 
     def problem(self, outputs: Sequence[NDArray[Any]], precision: str) -> str:
-        """Why outputs are not the model's; empty where nothing speaks against them.
+        """Describe how outputs differ from the model's; empty where they do not.
 
-        Where it is not known what rounding does to the model, the fixed tolerance of the precision decides.
+        The fixed tolerance of the precision decides where the effect of rounding is unknown.
         """
         try:
             if self.rounding is None or len(outputs) != len(self.outputs):
@@ -71,13 +71,7 @@ class Probe:
 
 
 def read_probe(directory: Path) -> Probe:
-    """What is in the file of the probe.
-
-    Raises
-    ------
-    EngineError
-        The file is missing or holds anything but plain arrays.
-    """
+    """Read the file of the probe. Raises `EngineError` if it is missing, or holds anything but plain arrays."""
     import numpy as np
 
     path = directory / FILE
@@ -100,13 +94,7 @@ def read_probe(directory: Path) -> Probe:
 
 
 def _check_arrays(path: Path) -> None:
-    """Make sure that arrays take the room that they say, and no more than the file: nothing in it unfolds.
-
-    Raises
-    ------
-    ValueError
-        One does not, or is none.
-    """
+    """Refuse arrays that unpack to another size than they state, or to more than the file."""
     from numpy.lib import format as npy
 
     with zipfile.ZipFile(path) as archive:

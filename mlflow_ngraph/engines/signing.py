@@ -1,8 +1,8 @@
-"""Signatures of engine packages: who says that a manifest, and so every file that it has a digest of, is theirs.
+"""Sign manifests of engine packages, and so every file whose digest they hold, and verify signatures.
 
-Keys are Ed25519 keys as ``ssh-keygen -t ed25519`` makes them, and a signature is what ``ssh-keygen -Y sign`` writes
-(OpenSSH's PROTOCOL.sshsig). It lies beside the manifest as ``manifest.json.sig`` and covers the manifest's exact bytes,
-so anybody can check it without this package:
+Keys are Ed25519 keys as ``ssh-keygen -t ed25519`` makes them, and a signature is as ``ssh-keygen -Y sign`` writes it
+(OpenSSH's PROTOCOL.sshsig). It lies in the manifest's directory as ``manifest.json.sig`` and covers the manifest's
+exact bytes, so anybody can check it without this package:
 
     ssh-keygen -Y check-novalidate -n mlflow-ngraph -s manifest.json.sig < manifest.json
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 NAMESPACE = "mlflow-ngraph"
-"""What keeps a signature that the same key made for another purpose from counting here."""
+"""Namespace, so that signatures for other purposes do not count."""
 KEY_TYPE = "ssh-ed25519"
 MAX_BYTES = 16 << 10
 """No signature is larger."""
@@ -38,17 +38,9 @@ _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 
 
 def load_key(path: Path, passphrase: Callable[[], str] | None = None) -> Ed25519PrivateKey:
-    """A private key as ``ssh-keygen`` writes it.
+    """Load a private key of ``ssh-keygen``; ``passphrase`` is called only for a protected key.
 
-    Parameters
-    ----------
-    passphrase : Callable[[], str] | None
-        Asked for it where the key is protected by one.
-
-    Raises
-    ------
-    UsageError
-        It cannot be read, is no Ed25519 key, or is protected and the passphrase is missing or wrong.
+    Raises `UsageError` if it cannot be read, is not an Ed25519 key, or the passphrase is missing or wrong.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -79,19 +71,16 @@ def load_key(path: Path, passphrase: Callable[[], str] | None = None) -> Ed25519
 
 
 def public_text(key: Ed25519PrivateKey) -> str:
-    """The public half of a key: ``ssh-ed25519 AAAA...``."""
+    """Public half of a key: ``ssh-ed25519 AAAA...``."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 def public_blob(text: str) -> bytes:
-    """The public key in a line such as ``ssh-ed25519 AAAA... comment``, as OpenSSH puts it on the wire.
+    """Decode a line such as ``ssh-ed25519 AAAA... comment`` into OpenSSH's wire format.
 
-    Raises
-    ------
-    ValueError
-        It is no such line.
+    Raises `ValueError` for any other line.
     """
     words = text.split()
     if len(words) < 2 or words[0] != KEY_TYPE:
@@ -105,12 +94,12 @@ def public_blob(text: str) -> bytes:
 
 
 def fingerprint(blob: bytes) -> str:
-    """The fingerprint of a public key as OpenSSH shows it: ``SHA256:...``."""
+    """Fingerprint of a public key as OpenSSH shows it: ``SHA256:...``."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).rstrip(b"=").decode()
 
 
 def sign(content: bytes, key: Ed25519PrivateKey) -> bytes:
-    """The content of ``manifest.json.sig`` for the content of ``manifest.json``."""
+    """Content of ``manifest.json.sig`` for the content of ``manifest.json``."""
     blob = public_blob(public_text(key))
     raw = key.sign(_signed(content, _HASH))
     parts = (NAMESPACE.encode(), b"", _HASH.encode(), _string(KEY_TYPE.encode()) + _string(raw))
@@ -121,14 +110,11 @@ def sign(content: bytes, key: Ed25519PrivateKey) -> bytes:
 
 
 def signer(content: bytes, signature: bytes) -> bytes:
-    """The public key, as OpenSSH puts it on the wire, whose holder signed this content.
+    """Verify a signature, and return the signer's public key in OpenSSH's wire format.
 
-    Whose key it is, and whether they are trusted, is for `mlflow_ngraph.engines.trust` to say.
+    `mlflow_ngraph.engines.trust` decides about the key's holder.
 
-    Raises
-    ------
-    EngineError
-        The signature is damaged, was made for something else, or is not one of this content.
+    Raises `EngineError` if the signature is damaged, was made for another purpose, or does not match the content.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -142,13 +128,12 @@ def signer(content: bytes, signature: bytes) -> bytes:
 
 
 def _signed(content: bytes, algorithm: str) -> bytes:
-    """What is really signed: the digest of the content with what it was signed for."""
+    """Signed blob: the digest of the content and the purpose."""
     parts = (NAMESPACE.encode(), b"", algorithm.encode(), _HASHES[algorithm](content).digest())
     return _MAGIC + b"".join(_string(part) for part in parts)
 
 
 def _parsed(signature: bytes) -> tuple[bytes, bytes, str]:
-    """Public key, signature, and the digest that was signed."""
     whole = _unarmoured(signature)
     if not whole.startswith(_MAGIC) or whole[len(_MAGIC) : len(_MAGIC) + 4] != struct.pack(">I", _VERSION):
         raise EngineError("the signature is not one of OpenSSH, or of another version")
@@ -186,7 +171,7 @@ def _string(part: bytes) -> bytes:
 
 
 def _strings(content: bytes, count: int) -> list[bytes]:
-    """The ``count`` strings that the content consists of, each behind its length."""
+    """Parse ``count`` length-prefixed strings."""
     strings, rest = [], content
     for _ in range(count):
         if len(rest) < 4 or len(rest) - 4 < (size := struct.unpack(">I", rest[:4])[0]):

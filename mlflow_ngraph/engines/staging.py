@@ -1,4 +1,4 @@
-"""The place beside a directory where it is made before it gets its name."""
+"""A locked staging directory next to its target, which is renamed to it when complete."""
 
 from __future__ import annotations
 
@@ -16,27 +16,19 @@ _REPLACED = "replaced"
 _LOCK = "lock"
 
 
-class Landing:
-    """A place that this process alone uses.
-
-    Parameters
-    ----------
-    place : Path
-        The directory itself.
-    target : Path
-        What becomes of the package in it.
-    """
+class StagingDirectory:
+    """A staging directory that this process alone uses."""
 
     def __init__(self, place: Path, target: Path) -> None:
         self._place, self._target = place, target
 
     @property
     def package(self) -> Path:
-        """Where the package is made. What an interrupted call left is still there."""
+        """Directory to fill. The files of an interrupted call are still there."""
         return self._place / _PACKAGE
 
-    def land(self) -> None:
-        """Give the package its name, in the place of what has that name."""
+    def publish(self) -> None:
+        """Rename the package to its target, and replace the old one."""
         replaced = self._place / _REPLACED
         if replaced.exists():
             shutil.rmtree(replaced)
@@ -46,18 +38,14 @@ class Landing:
         self.discard()
 
     def discard(self) -> None:
-        """Remove the place with all that is in it."""
         shutil.rmtree(self._place, ignore_errors=True)
 
 
 @contextmanager
-def landing(target: Path) -> Iterator[Landing]:
-    """The place beside ``target``, on the same file system; waits while another process has it.
+def staging_directory(target: Path) -> Iterator[StagingDirectory]:
+    """Lock the staging directory of ``target``, on the same file system; waits for other processes.
 
-    Raises
-    ------
-    UsageError
-        Nothing can be written there.
+    Raises `UsageError` if it is not writable.
     """
     place = target.parent / f".{target.name}.pull"
     try:
@@ -65,13 +53,13 @@ def landing(target: Path) -> Iterator[Landing]:
     except OSError as error:
         raise UsageError(f"cannot write to {target.parent}: {error.strerror}; choose another place") from None
     try:
-        yield Landing(place, target)
+        yield StagingDirectory(place, target)
     finally:
         os.close(handle)
 
 
 def _held(place: Path) -> int:
-    """A lock on a place that is still there once it is ours: whoever had it may have removed it when done."""
+    """Lock a directory that still exists after locking: the previous holder may have removed it."""
     while True:
         place.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):

@@ -1,9 +1,9 @@
-"""Engines kept on this machine by their key, so that no study compiles what another one has compiled.
+"""Cache of engines on this machine by key, so that no study compiles an engine of another study again.
 
-``<home>/engines/<key>/`` is a package without figures: ``engine/``, the files as the compiler wrote them, and its manifest.
-Files are hard links to those of the study that compiled them, where the file system has such: they cost no space as long as
-that study is kept, and taking an entry away leaves the studies that use it whole. An entry is made beside its place and
-renamed into it, so that there is never half of one, whoever else is doing the same.
+``<home>/engines/<key>/`` is a package without figures: ``engine/``, the compiler's files, and its manifest. Files are
+hard links to those of the study that compiled them, where the file system has such: they cost no space as long as that
+study is kept, and removing an entry does not harm the studies that use it. An entry is staged and renamed, so that
+concurrent processes never see half of one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from mlflow_ngraph.engines.files import link_files, strange
+from mlflow_ngraph.engines.files import irregular_entry, link_files
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY, FILE, Manifest
 from mlflow_ngraph.engines.package import open_package, read_manifest, write_manifest
 from mlflow_ngraph.errors import EngineError
@@ -27,23 +27,20 @@ _ABANDONED_S = 86400.0
 
 
 class EngineStore:
-    """The engines below one directory. Any number of processes may use it at the same time."""
+    """Engines below one directory. Safe for concurrent processes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def find(self, key: str) -> Manifest | None:
-        """The engine with this key, once its files have proved to be what was compiled. Counts as a use.
+        """Engine with this key, after its files have been checked. Counts as a use.
 
-        Raises
-        ------
-        EngineError
-            There is one, and it is damaged; the caller may `remove` it.
+        Raises `EngineError` if it is damaged; the caller may `remove` it.
         """
         directory = self.root / key
         if not os.path.lexists(directory):
             return None
-        if what := strange(directory):
+        if what := irregular_entry(directory):
             raise EngineError(f"{what}: an engine has files of its own")
         manifest = open_package(directory).manifest
         if manifest.compiled.key != key:
@@ -53,12 +50,9 @@ class EngineStore:
         return manifest
 
     def place(self, engine: Manifest, target: Path) -> None:
-        """Put the files of an engine that `find` returned into the new directory ``target``, whole or not at all.
+        """Copy the files of a found engine into the new directory ``target``, atomically.
 
-        Raises
-        ------
-        OSError
-            The entry was taken away meanwhile, or there is no room.
+        Raises `OSError` if the entry was removed meanwhile, or the disk is full.
         """
         partial = target.with_name(f"{target.name}.partial")
         for left_over in (partial, target):
@@ -67,13 +61,7 @@ class EngineStore:
         partial.rename(target)
 
     def add(self, engine: Manifest, source: Path) -> None:
-        """Keep an engine whose files lie in ``source``. Does nothing where it is kept already.
-
-        Raises
-        ------
-        OSError
-            The store cannot be written.
-        """
+        """Store the engine in ``source``, unless it is there already. Raises `OSError` if the store is not writable."""
         if (self.root / engine.compiled.key / FILE).is_file():
             return
         with self.staging() as directory:
@@ -82,7 +70,7 @@ class EngineStore:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """A directory in which an entry is put together; gone afterwards, unless it was published."""
+        """Temporary directory in which an entry is assembled until it is published."""
         self._sweep()
         directory = self._temporary()
         directory.mkdir(parents=True)
@@ -92,12 +80,9 @@ class EngineStore:
             shutil.rmtree(directory, ignore_errors=True)
 
     def publish(self, engine: Manifest, directory: Path) -> None:
-        """Turn a directory of `staging`, which has the files of ``engine`` in ``engine/``, into an entry.
+        """Turn a directory of `staging`, with the files of ``engine`` in ``engine/``, into an entry.
 
-        Raises
-        ------
-        OSError
-            The store cannot be written.
+        Raises `OSError` if the store is not writable.
         """
         write_manifest(directory, engine)
         try:
@@ -108,14 +93,14 @@ class EngineStore:
                 raise
 
     def remove(self, key: str) -> None:
-        """Forget an engine. Studies that use it keep it."""
+        """Remove an engine. Studies that use it keep it."""
         gone = self._temporary()
         with suppress(FileNotFoundError):
             (self.root / key).rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
     def entries(self) -> list[Manifest]:
-        """All engines, as their manifests say; entries without a readable manifest are left out."""
+        """Manifests of all engines; entries without a readable one are left out."""
         engines = []
         for path in sorted(self.root.glob(f"*/{FILE}")):
             with suppress(EngineError):
@@ -123,14 +108,14 @@ class EngineStore:
         return engines
 
     def used_at(self, key: str) -> float:
-        """When an engine was last found, or kept; Unix seconds. 0 where it is gone."""
+        """Time of last use in Unix seconds; 0 for a removed engine."""
         try:
             return (self.root / key / FILE).stat().st_mtime
         except OSError:
             return 0.0
 
     def freed_bytes(self, engine: Manifest) -> int:
-        """What taking an entry away gives back: the files that no study shares."""
+        """Bytes that removing an entry frees: the files that no study shares."""
         total = 0
         for path in engine.engine_files():
             with suppress(OSError):
@@ -142,7 +127,7 @@ class EngineStore:
         return self.root / f"{_TEMPORARY}{uuid4().hex}"
 
     def _sweep(self) -> None:
-        """Take away what killed processes left behind."""
+        """Remove staging directories of killed processes."""
         for path in self.root.glob(f"{_TEMPORARY}*"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:

@@ -1,8 +1,7 @@
-"""Whom to believe: rules about tracking servers and signers, in a small file of the person who loads engines.
+"""Trust rules about tracking servers and signers, in the user's ``$NGRAPH_HOME/trust.yaml``.
 
-Digests tell that a package is the one that somebody logged, not whether that somebody may be believed. An engine is a
-program to the runtime that loads it, and often native code, so it is worth saying whose programs one runs. The rules
-are in ``$NGRAPH_HOME/trust.yaml``; without such a file every source is believed, as far as digests go.
+Digests show that a package is the one that was logged, not that its author can be trusted. An engine is a program to
+the runtime that loads it, and often native code. Without the file every source is trusted, as far as digests go.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class _Part(BaseModel):
 
 
 class Source(_Part):
-    """A rule about where engines come from."""
+    """Rule about a source of engines."""
 
     uri: str
     """A tracking server, or ``file:///directory`` for packages on disk. ``*`` stands for anything in the name of the
@@ -49,7 +48,7 @@ class Source(_Part):
     """``signed`` wants a signature by one of the signers."""
 
     def fits(self, uri: str) -> bool:
-        """Whether this address is meant."""
+        """True if the rule applies to an address."""
         if self.uri == "*":
             return True
         wanted, given = _parts(self.uri), _parts(uri)
@@ -60,7 +59,7 @@ class Source(_Part):
 
 
 class Rules(_Part):
-    """The content of ``trust.yaml``."""
+    """Content of ``trust.yaml``."""
 
     sources: tuple[Source, ...] = (Source(uri="*", trust="signed"),)
     """The first one that fits decides. What none fits is refused. Without any, everything needs a signature."""
@@ -75,32 +74,31 @@ class Rules(_Part):
         return signers
 
     def source_of(self, uri: str) -> Source | None:
-        """The rule about a source; None where there is none."""
+        """First rule about a source; None where there is none."""
         return next((rule for rule in self.sources if rule.fits(uri)), None)
 
     def name_of(self, key: bytes) -> str | None:
-        """Who holds a public key."""
         return next((name for name, text in self.signers.items() if signing.public_blob(text) == key), None)
 
 
 EVERYTHING = Rules(sources=(Source(uri="*", trust="allowed"),))
-"""What holds where nobody has written rules."""
+"""Default rules."""
 
 
 @dataclass(frozen=True)
 class Trusted:
-    """Why a package is believed."""
+    """Reason why a package is trusted."""
 
     source: str
-    """Where it comes from, without credentials."""
+    """Address without credentials."""
     key: str | None
     """Fingerprint of the key that signed it, such as ``SHA256:...``; None where nobody has."""
     signer: str | None
-    """Who that is, by the rules."""
+    """Name of the signer in the rules."""
 
     @property
     def found(self) -> str:
-        """For people."""
+        """Describe the reason in one line."""
         if self.signer:
             return f"signed by {self.signer} ({self.key})"
         if self.key:
@@ -109,25 +107,13 @@ class Trusted:
 
 
 def require(manifest: bytes, signature: bytes | None, source_uri: str | Path, rules: Rules) -> Trusted:
-    """Make sure that the rules let a package be loaded. To be called before anything in it is.
+    """Check the trust rules for a package before it is loaded.
 
-    Every file of a package has its digest in the manifest, so what is said of the manifest holds for the package: as long
-    as whoever calls this opens the package with this very manifest.
+    Every file of a package has its digest in the manifest, so the result holds for the package as long as the caller
+    opens it with this very manifest.
 
-    Parameters
-    ----------
-    manifest : bytes
-        The bytes of ``manifest.json``.
-    signature : bytes | None
-        Those of ``manifest.json.sig``; None where there is none.
-    source_uri : str | Path
-        The tracking server that the package comes from, or the directory that it lies in.
-
-    Raises
-    ------
-    EngineError
-        Its source is refused, a signature is missing or by somebody who is not known, or the signature is not one of
-        this manifest, whatever the rules.
+    Raises `EngineError` for a refused source, a missing signature or unknown signer, and for a wrong signature whatever
+    the rules.
     """
     source, rule = _admitted(source_uri, rules)
     key = signing.signer(manifest, signature) if signature is not None else None
@@ -140,47 +126,35 @@ def require(manifest: bytes, signature: bytes | None, source_uri: str | Path, ru
 
 
 def require_package(package: Package, source_uri: str | Path, rules: Rules) -> Trusted:
-    """As `require`, for a package that has been opened: it is the manifest that was read which is believed or not.
-
-    Raises
-    ------
-    EngineError
-        As `require`; or somebody has changed the manifest since.
-    """
+    """Check the trust rules for an open package as `require` does, by the manifest that was read."""
     content = (package.directory / MANIFEST).read_bytes()
     if hashlib.sha256(content).hexdigest() != package.digest:
         raise EngineError(f"{package.directory / MANIFEST} has changed since it was read")
     return require(content, read_signature(package.directory), source_uri, rules)
 
 
-def admit(source_uri: str | Path, rules: Rules) -> None:
-    """Make sure that a source is not refused altogether: before anything is brought from there.
+def require_source(source_uri: str | Path, rules: Rules) -> None:
+    """Check before a download that the rules do not refuse a source altogether.
 
-    Raises
-    ------
-    EngineError
-        It is, or no rule allows it.
+    Raises `EngineError` if it is refused, or no rule allows it.
     """
     _admitted(source_uri, rules)
 
 
 def _admitted(source_uri: str | Path, rules: Rules) -> tuple[str, Source]:
-    """The source in one spelling, and the rule about it."""
+    """Canonical address of a source, and its rule."""
     uri = source_uri.resolve().as_uri() if isinstance(source_uri, Path) else source_uri
     rule = rules.source_of(uri)
     if rule is None or rule.trust == "refused":
         why = f"the rule for {rule.uri} refuses it" if rule else "no rule allows it"
-        raise EngineError(f"engines from {plain(uri)} are not trusted: {why}; see the trust rules ({FILE})")
-    return plain(uri), rule
+        raise EngineError(f"engines from {canonical_address(uri)} are not trusted: {why}; see the trust rules ({FILE})")
+    return canonical_address(uri), rule
 
 
 def load(given: str | Path | None = None) -> Rules:
-    """The rules that hold: of the file or ``any`` that is ``given``, else of the variable, else of the home directory.
+    """Load the rules: ``any`` or the file ``given``, else of the variable, else of the home directory.
 
-    Raises
-    ------
-    UsageError
-        The file cannot be read or is not valid; says where.
+    Raises `UsageError` if the file is unreadable or invalid.
     """
     chosen = given or os.environ.get(VARIABLE)
     if chosen == ANY:
@@ -200,8 +174,8 @@ def load(given: str | Path | None = None) -> Rules:
         raise UsageError(f"the trust rules {path}: {explain(error, Rules)}") from None
 
 
-def plain(uri: str) -> str:
-    """An address without credentials, in one spelling."""
+def canonical_address(uri: str) -> str:
+    """Canonical address without credentials."""
     if addresses.HIDDEN in (shown := addresses.shown(uri)):
         return shown
     scheme, host, path = _parts(uri)
@@ -209,7 +183,7 @@ def plain(uri: str) -> str:
 
 
 def _parts(uri: str) -> tuple[str, str, str]:
-    """Scheme, host and path of an address: no credentials, no default port, no detours in the path."""
+    """Scheme, host and path of an address, without credentials, default port and detours in the path."""
     parts = urlsplit(uri)
     if not parts.scheme:
         return "", "", uri
@@ -219,5 +193,5 @@ def _parts(uri: str) -> tuple[str, str, str]:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    """Whether a text is what the pattern says, in which only ``*`` is anything but itself."""
+    """True if a text matches a pattern whose only wildcard is ``*``."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None

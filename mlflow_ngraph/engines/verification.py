@@ -1,4 +1,4 @@
-"""Whether an engine package is whole, fits this machine, and still computes what the model does."""
+"""Verify an engine package: files, compatibility, outputs and speed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOOR = 0.8
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: Literal["trust", "digests", "compatibility", "probe", "throughput"]
     status: Status
@@ -29,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """What is known about a package."""
+    """Results of all checks of a package."""
 
     directory: Path
     package: Package | None
@@ -38,33 +38,20 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found wrong."""
         return all(check.status != "problem" for check in self.checks)
 
     def require(self) -> None:
-        """Make sure that nothing was.
-
-        Raises
-        ------
-        EngineError
-            The first problem.
-        """
+        """Raise `EngineError` for the first failed check."""
         for check in self.checks:
             if check.status == "problem":
                 raise EngineError(check.found)
 
 
 def verify(directory: Path, digest: str | None = None, measure_seconds: float = 0.0) -> Verification:
-    """Look at a package: its files, whether it fits, then its outputs in a child process, and last its speed.
+    """Verify a package: its files, its compatibility, its outputs in a child process, and last its speed.
 
-    What one check finds wrong keeps the later ones from running: no runtime sees a file that is not what was packaged.
-
-    Parameters
-    ----------
-    digest : str | None
-        Sha256 that its manifest must have, as somebody else knows it.
-    measure_seconds : float
-        Time the engine for so long; 0 leaves its speed alone.
+    A failed check ends the verification: no runtime sees a file that is not the packaged one. ``digest`` is the
+    manifest's sha256 from another source. The engine is timed for ``measure_seconds``, or not with 0.
     """
     try:
         package = open_package(directory, digest)
@@ -88,13 +75,7 @@ def verify(directory: Path, digest: str | None = None, measure_seconds: float = 
 
 
 def verify_arrived(package: Package, trial: LoadCheck) -> Verification:
-    """As `verify`, of a package that just arrived, whose digests and requirements were compared on the way.
-
-    Parameters
-    ----------
-    trial : LoadCheck
-        Started for this package.
-    """
+    """Verify a downloaded package in ``trial``; digests and requirements were compared during the download."""
     count = len(package.manifest.files)
     checks = [Check("digests", "ok", f"{count} files and the manifest are what was logged"), _compatible(package)]
     try:
@@ -105,7 +86,7 @@ def verify_arrived(package: Package, trial: LoadCheck) -> Verification:
 
 
 def _compatible(package: Package) -> Check:
-    """What was found here of what an engine needs."""
+    """Describe the requirements that this machine meets."""
     needs = ", ".join(f"{name} {value}".strip() for name, value in package.manifest.spec.requires.items())
     return Check("compatibility", "ok", needs or "it needs nothing in particular")
 
@@ -143,12 +124,5 @@ def _throughput_check(package: Package, answer: dict[str, Any]) -> Check:
 
 
 def _tried(package: Package, seconds: float) -> dict[str, Any]:
-    """What a child process says of the engine.
-
-    Raises
-    ------
-    EngineError
-        It says what is wrong, or did not live to say anything.
-    """
     with LoadCheck(package.manifest.spec) as trial:
         return trial.answer(package.directory, seconds)

@@ -1,8 +1,8 @@
-"""This package as a wheel, made from where it is installed: models carry it into the environments that MLflow makes.
+"""Build a wheel of this package from its installation, for the environments of MLflow models.
 
-A model's environment installs what the model lists, and this package need not be on an index. So the wheel lies in the
-model and the requirements name it by its path; pip then finds its dependencies as usual. It is a plain zip of the
-installed files with the metadata that the installation has.
+A model's environment installs its listed requirements, and this package need not be on an index. So the wheel lies in
+the model and the requirements name it by its path; pip then finds its dependencies as usual. It is a plain zip of the
+installed files with the metadata of the installation.
 """
 
 from __future__ import annotations
@@ -21,24 +21,18 @@ from mlflow_ngraph.version import __version__
 
 _CORE = "mlflow-ngraph"
 _LEFT = "__pycache__"
-"""What Python makes by itself; everything else belongs to the package."""
+"""Files that Python generates; everything else belongs to the package."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: equal files make equal wheels."""
 
 
 @cache
 def wheel(name: str = _CORE) -> tuple[str, bytes]:
-    """File name and content. The name has a digest of the content, so that no environment is taken for another's.
+    """File name and content of the wheel.
 
-    Parameters
-    ----------
-    name : str
-        The distribution: this one, or a plugin.
+    The name has a digest of the content, so that environments of different wheels are never confused.
 
-    Raises
-    ------
-    DependencyError
-        The distribution was not installed, and nothing says what it depends on.
+    Raises `DependencyError` if the distribution, this one or a plugin, is not installed with metadata.
     """
     package = name.replace("-", "_")
     root = Path(str(resources.files(package))).resolve()
@@ -64,7 +58,7 @@ def wheel(name: str = _CORE) -> tuple[str, bytes]:
 
 
 def _metadata(installation: Distribution) -> str:
-    """The metadata of the installation, with the version of the code that is running."""
+    """Metadata of the installation, with the version of the running code."""
     text = installation.read_text("METADATA") or installation.read_text("PKG-INFO") or ""
     lines = [f"Version: {__version__}" if line.startswith("Version: ") else line for line in text.splitlines()]
     return "\n".join(lines) + "\n"

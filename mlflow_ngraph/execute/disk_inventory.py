@@ -63,7 +63,7 @@ def holdings(home: Path) -> list[Holding]:
     found = [*_of_studies(home / "studies"), *_cached(home_directory.engine_store(home))]
     found += [
         Holding("pulled", path.name, (path,), _changed(path))
-        for path in _children(home_directory.pulled(home))
+        for path in _children(home_directory.pulled_engines(home))
         if path.is_dir()
     ]
     return sorted(found, key=lambda holding: holding.used_at)

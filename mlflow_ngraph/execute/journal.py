@@ -309,7 +309,7 @@ def _event(path: Path | str, line: bytes, name: str, before: str | None = None) 
     if isinstance(event, dict) and isinstance(event.get("event"), str):
         versions = event.get("versions")
         writer = versions.get("mlflow-ngraph") if isinstance(versions, dict) else None
-        other = formats.foreign(event.get("schema_version", SCHEMA_VERSION), SCHEMA_VERSION, writer)
+        other = formats.version_mismatch(event.get("schema_version", SCHEMA_VERSION), SCHEMA_VERSION, writer)
         if other and before in (None, "") and _check_of(content, "") == digest:
             raise JournalError(f"{path}: {other}")
         if before is None or _check_of(content, before) == digest:

@@ -14,7 +14,7 @@ from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import key
-from mlflow_ngraph.engines.files import digest_files, strange
+from mlflow_ngraph.engines.files import digest_files, irregular_entry
 from mlflow_ngraph.engines.manifest import Compiled, Maker
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.execute.answers import Built
@@ -127,7 +127,7 @@ class LaneEngines:
     def reuse(self, engine: EngineRecord) -> bool:
         """Take over an engine of an earlier session if its files are still what was built."""
         directory = self._session.places.root / engine.directory
-        if not directory.is_dir() or strange(directory) or digest_files(directory) != dict(engine.files):
+        if not directory.is_dir() or irregular_entry(directory) or digest_files(directory) != dict(engine.files):
             return False
         self.made.update(dict.fromkeys(engine.batch_sizes, engine))
         return True

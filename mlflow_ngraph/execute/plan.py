@@ -256,7 +256,7 @@ def _lane(study: Study, lane: Lane) -> Lane:
 
 def _named(workloads: Sequence[WorkloadPlan]) -> list[WorkloadPlan]:
     """The workloads with labels that no other one of the study has."""
-    names = naming.distinct({str(workload.ref): workload.label for workload in workloads})
+    names = naming.unique_names({str(workload.ref): workload.label for workload in workloads})
     return [_labelled(workload, names[str(workload.ref)]) for workload in workloads]
 
 

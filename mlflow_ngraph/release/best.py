@@ -105,7 +105,7 @@ def _looked_at(
     The first engine mostly is the one. If it is not, several manifests are brought at the same time.
     """
     known: dict[str, tuple[Remote | None, Manifest | None, str]] = {}
-    without = {name: compatibility.absent(name) for name in {str(cell.row["compiler"]) for cell in ranked}}
+    without = {name: compatibility.unavailable(name) for name in {str(cell.row["compiler"]) for cell in ranked}}
     possible = list(dict.fromkeys(
         (cell.model_id, str(cell.row["tracking_uri"])) for cell in ranked if not without[str(cell.row["compiler"])]
     ))  # fmt: skip
@@ -135,7 +135,7 @@ def _look(model_id: str, tracking_uri: str, rules: Rules) -> tuple[Remote | None
         manifest = trusted_manifest(remote, rules).manifest
     except (EngineError, TrackingError) as error:  # one that is gone is no reason to do without the others
         return None, None, str(error)
-    return remote, manifest, compatibility.misfit(manifest)
+    return remote, manifest, compatibility.incompatibility(manifest)
 
 
 def _none(passed_over: Sequence[tuple[Candidate, str]], best: Manifest | None) -> str:

@@ -80,7 +80,7 @@ def load_model(
     from mlflow_ngraph.tracking.trusted import trusted_manifest
 
     uri = connection.resolve_uri(tracking_uri)
-    trusting.admit(uri, rules)
+    trusting.require_source(uri, rules)
     temporary = TemporaryDirectory(prefix="ngraph-engine-")
     try:
         remote = download.locate(str(model_uri), uri)

@@ -104,11 +104,11 @@ class Stocked:
 
     def misfit(self) -> str | None:
         """What keeps it from serving here; empty when nothing known does, None where its manifest is not to be had."""
-        absent = compatibility.absent(str(self.cells["compiler"].iloc[0]))
+        absent = compatibility.unavailable(str(self.cells["compiler"].iloc[0]))
         if absent:
             return absent
         try:
-            return compatibility.misfit(manifests.of(download.of_model(self.model, self.tracking_uri)))
+            return compatibility.incompatibility(manifests.of(download.of_model(self.model, self.tracking_uri)))
         except (EngineError, TrackingError):
             return None
 

@@ -20,7 +20,7 @@ from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.load_check import LoadCheck
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, SIGNATURE_FILE, Manifest
 from mlflow_ngraph.engines.package import Package, read_manifest
-from mlflow_ngraph.engines.staging import Landing, landing
+from mlflow_ngraph.engines.staging import StagingDirectory, staging_directory
 from mlflow_ngraph.engines.verification import Check, Verification, verify, verify_arrived
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.tracking import connection, download, schema
@@ -121,23 +121,23 @@ def pull_engine(
     """
     rules = trusting.load(trust)
     uri = source.tracking_uri if isinstance(source, Remote) else connection.resolve_uri(tracking_uri)
-    trusting.admit(uri, rules)
+    trusting.require_source(uri, rules)
     offer = _offered(source if isinstance(source, Remote) else _found(source, uri, wanted), rules)
     place = Path(target).expanduser().absolute() if target is not None else _default(offer, home)
     unchanged = _standing(place, offer, force=force)
     if unchanged is not None:
         return unchanged
-    with landing(place) as ground:
-        # Somebody else may have brought it while we waited for the ground.
+    with staging_directory(place) as staging:
+        # Somebody else may have brought it while we waited for the staging.
         unchanged = _standing(place, offer, force=force)
         if unchanged is not None:
-            ground.discard()
+            staging.discard()
             return unchanged
-        _check_room(place.parent, offer.manifest, ground)
+        _check_room(place.parent, offer.manifest, staging)
         state: State = "replaced" if place.is_dir() and any(place.iterdir()) else "pulled"
-        package, verification = _brought(offer, ground, progress or (lambda done, total: None))
-        _require(verification, offer.remote, ground)
-        ground.land()
+        package, verification = _brought(offer, staging, progress or (lambda done, total: None))
+        _require(verification, offer.remote, staging)
+        staging.publish()
     return Pulled(
         Package(place, package.manifest, package.digest), offer.remote, state, (offer.trust_check, *verification.checks)
     )
@@ -162,10 +162,10 @@ def _offered(remote: Remote, rules: Rules) -> _Offer:
     return _Offer(remote, described)
 
 
-def _brought(offer: _Offer, ground: Landing, progress: Progress) -> tuple[Package, Verification]:
+def _brought(offer: _Offer, staging: StagingDirectory, progress: Progress) -> tuple[Package, Verification]:
     """The package, whole, and what a process says that has tried it."""
     with LoadCheck(offer.manifest.spec) as trial:
-        package = download.fill(offer.remote, offer.manifest, offer.described.content, ground.package, progress)
+        package = download.fill(offer.remote, offer.manifest, offer.described.content, staging.package, progress)
         offer.put_signature(package.directory)
         return package, verify_arrived(package, trial)
 
@@ -176,7 +176,7 @@ def _default(offer: _Offer, home: str | Path | None) -> Path:
     batches = "-".join(map(str, spec.batch_sizes))
     digest = str(offer.remote.digest)[:8]
     name = schema.model_name(f"{label}-{spec.compiler}-{spec.target.precision}-b{batches}-{digest}")
-    return home_directory.pulled(home_directory.directory(None if home is None else Path(home))) / name
+    return home_directory.pulled_engines(home_directory.directory(None if home is None else Path(home))) / name
 
 
 def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
@@ -216,22 +216,22 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
     return Pulled(there, offer.remote, "unchanged", (offer.trust_check, *verification.checks))
 
 
-def _check_room(directory: Path, manifest: Manifest, ground: Landing) -> None:
+def _check_room(directory: Path, manifest: Manifest, staging: StagingDirectory) -> None:
     """Say beforehand that a disk is too small."""
-    there = sum(path.stat().st_size for path in ground.package.rglob("*") if path.is_file())
+    there = sum(path.stat().st_size for path in staging.package.rglob("*") if path.is_file())
     missing, free = manifest.size_bytes - there, shutil.disk_usage(directory).free
     if missing > free:
-        ground.discard()
+        staging.discard()
         raise UsageError(
             f"{directory} has {free / 1e6:.0f} MB free, and the engine needs {missing / 1e6:.0f} MB: choose another place"
         )
 
 
-def _require(verification: Verification, remote: Remote, ground: Landing) -> None:
+def _require(verification: Verification, remote: Remote, staging: StagingDirectory) -> None:
     """Make sure that the engine works; what does not is not worth keeping, for it was whole."""
     try:
         verification.require()
     except EngineError as error:
-        message = str(error).replace(str(ground.package), remote.shown)
-        ground.discard()
+        message = str(error).replace(str(staging.package), remote.shown)
+        staging.discard()
         raise EngineError(message) from None

@@ -35,7 +35,7 @@ def distinct(frame: pd.DataFrame) -> pd.DataFrame:
         The tidy table, with the columns `NEEDED`.
     """
     known = frame[["workload", "label"]].dropna().drop_duplicates("workload")
-    labels = naming.distinct(dict(zip(known["workload"], known["label"], strict=True)))
+    labels = naming.unique_names(dict(zip(known["workload"], known["label"], strict=True)))
     named: pd.DataFrame = frame.assign(
         label=frame["workload"].map(labels).astype("string"), **{PROFILE: frame["device"]}
     )

@@ -38,4 +38,6 @@ def foreign(metadata: Mapping[bytes, bytes] | None) -> str:
     if _FORMAT not in known:
         return ""
     text, writer = (known.get(key, b"").decode(errors="replace") for key in (_FORMAT, _WRITER))
-    return formats.foreign(int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text, FORMAT, writer)
+    return formats.version_mismatch(
+        int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text, FORMAT, writer
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.devices.registry import misfit
-from mlflow_ngraph.metrics import METRICS, TOUCHED, titled
+from mlflow_ngraph.metrics import METRICS, TOUCHED, metric_title
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.tables.sheet import Cell, Sheet, Tone, number
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, decimals, rounded
@@ -212,7 +212,7 @@ def sheet(record: StudyRecord) -> Sheet:
     rows = summary_rows(record)
     asked = {row.precision for row in rows}
     several = len(asked) > 1 or any(row.precision_in_force not in (None, *asked) for row in rows)
-    speedup = "speed-up" if record.baseline == BASELINE else titled("speed-up", record.baseline)
+    speedup = "speed-up" if record.baseline == BASELINE else metric_title("speed-up", record.baseline)
     return Sheet(
         "",
         [
@@ -241,7 +241,7 @@ def of_lane(cells: Iterable[CellRecord], baseline: str) -> Sheet:
             text = rounded(cell.metrics.get(name))
             yield f"{UNSTEADY_MARK}{text}" if text and name in cell.unsteady else text
 
-    titles = (titled(title, baseline if METRICS[name].of_baseline else None) for name, title in _OF_LANE.items())
+    titles = (metric_title(title, baseline if METRICS[name].of_baseline else None) for name, title in _OF_LANE.items())
     rows = [(cell.batch, *figures(cell), Cell(str(cell.verdict), note=cell.remarks)) for cell in cells]
     return Sheet("", [number("batch"), *map(number, titles), "verdict"], rows, one="cell")
 

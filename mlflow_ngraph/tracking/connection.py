@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from mlflow_ngraph.addresses import HIDDEN, hidden, shown
+from mlflow_ngraph.addresses import HIDDEN, redacted, shown
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def proxied(tracking_uri: str) -> str:
 
 def one_line(error: Exception, *addresses: str) -> str:
     """What went wrong, for people; nothing of the logins in these addresses."""
-    text = hidden(" ".join(str(error).split()), *addresses)
+    text = redacted(" ".join(str(error).split()), *addresses)
     for pattern, plain in _PLAIN:
         if re.search(pattern, text, re.IGNORECASE):
             return plain

@@ -1,7 +1,7 @@
 """Run a PyTorch model in other arithmetic than its own: in double precision, or with every operation a little off.
 
-Both watch the operations that a model comes down to (``TorchDispatchMode``), so that neither its weights nor its code has
-to be changed: wrapped, scripted and hooked modules run as they are. Imports torch: for child processes only.
+Both intercept a model's operations (``TorchDispatchMode``), so that neither its weights nor its code has to be changed:
+wrapped, scripted and hooked modules run unchanged. Imports torch: for child processes only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WIDE = {
 OF_STEPS = 4.0
 """The same for what falls to the other side of a step: all of it does at once, so an engine may be off by twice that."""
 TIMES = 8.0
-"""How many roundings an operation is off: enough to stand out from those that it makes itself, and few enough for the effect
+"""Error of a disturbed operation in roundings: enough to stand out from those that it makes itself, and few enough for the effect
 to be in proportion."""
 _ROUND_OFF = {kind: torch.finfo(kind).eps / 2 for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 _PRODUCTS: Mapping[Any, tuple[int, int, int | None]] = {
@@ -73,7 +73,7 @@ _INNER: Mapping[Any, Callable[[Sequence[Any]], torch.Tensor | float]] = {
     _ATEN.silu.default: lambda args: args[0].abs(),
     _ATEN.gelu.default: lambda args: args[0].abs(),
 }
-"""What the usual kernels of a function compute with on the way, such as e^x before e^x - 1: they are off by roundings of that,
+"""Intermediate values of the usual kernels of a function, such as e^x before e^x - 1: they are off by roundings of that,
 however small the result is. A few have polynomials that are worse."""
 _ORDERS = frozenset(
     getattr(getattr(_ATEN, name), overload)
@@ -92,13 +92,7 @@ _MOST_TERMS = 2**24
 
 @contextmanager
 def plain_operations(*, recurrent: bool) -> Iterator[None]:
-    """Within the block no fused operator hides what a model computes.
-
-    Parameters
-    ----------
-    recurrent : bool
-        Whether the model has layers that oneDNN runs whole.
-    """
+    """Replace fused operators by plain ones within the block; ``recurrent`` models have layers that oneDNN fuses."""
     with ExitStack() as stack:
         fast = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
@@ -110,15 +104,15 @@ def plain_operations(*, recurrent: bool) -> Iterator[None]:
 
 
 def is_recurrent(module: torch.nn.Module) -> bool:
-    """Whether a model has layers that oneDNN runs whole."""
+    """True if a model has layers that oneDNN fuses."""
     return any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
 
 
 class Wide(TorchDispatchMode):  # type: ignore[misc]
-    """Within the block everything is computed in double precision, also what the model itself would round.
+    """Compute in double precision within the block, also operations that the model itself rounds.
 
-    Tensors of a narrower type are never written to: an operation that changes one changes its wide copy, which takes its
-    place until the block ends.
+    Tensors of a narrower type are never written to: an in-place operation changes a wide copy, which replaces its
+    tensor until the block ends.
     """
 
     def __init__(self) -> None:
@@ -152,7 +146,7 @@ class Wide(TorchDispatchMode):  # type: ignore[misc]
 
 
 class _WideCalls(TorchFunctionMode):  # type: ignore[misc]
-    """Widens what functions are called with: some see that all they are given is of one type before they do anything."""
+    """Widens arguments of functions: some check first that all have one type."""
 
     def __init__(self, wide: Wide) -> None:
         super().__init__()
@@ -166,17 +160,14 @@ class _WideCalls(TorchFunctionMode):  # type: ignore[misc]
 
 
 _ABOUT = frozenset((torch.Tensor.__repr__, torch.Tensor.data_ptr, torch.Tensor.untyped_storage))
-"""What asks about a tensor itself."""
+"""Functions that query a tensor's metadata."""
 
 
 class Disturbed(TorchDispatchMode):  # type: ignore[misc]
-    """Within the block the result of every operation is off by a few roundings of its own element type.
+    """Disturb the result of every operation within the block by a few roundings of its own type.
 
-    Parameters
-    ----------
-    coherent : bool
-        Every channel is off by a factor of its own, the same at all places and in all samples, as where all of them run
-        through the same kernel; else each number is.
+    With ``coherent`` every channel has one factor for all places and samples, as when all run through the same kernel;
+    else each number has its own.
     """
 
     def __init__(self, seed: int, *, coherent: bool = False) -> None:
@@ -202,7 +193,7 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         )
 
     def disturb(self, tensor: torch.Tensor) -> torch.Tensor:
-        """An input that is off by as much; zeros are, too, by a share of what is usual in it."""
+        """Disturb an input by as much; zeros by a share of its usual size."""
         if tensor.dtype not in _ROUND_OFF:
             return tensor
         if not tensor.numel():
@@ -235,12 +226,9 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
 
 
 class AcrossSteps(TorchDispatchMode):  # type: ignore[misc]
-    """Within the block what lies beside the end of a range that is rounded to one number falls to its other side.
+    """Move values near the end of a rounding step to its other side within the block.
 
-    Parameters
-    ----------
-    only : Container[int] | None
-        The operations that this happens in, counted from 0 among those that have such ends; None is all of them.
+    ``only`` restricts it to some of the operations with such steps, counted from 0.
     """
 
     def __init__(self, only: Container[int] | None = None) -> None:
@@ -268,7 +256,7 @@ def _has_ends(function: Any) -> bool:
 
 
 def _across(function: Any, given: torch.Tensor, *rest: Any) -> torch.Tensor:
-    """What lies beside the end of a range, put to its other side; the same object where nothing does."""
+    """Move values near the end of a step to its other side; the same object where there are none."""
     if given.dtype not in _ROUND_OFF or not given.numel():
         return given
     roundings = BESIDE * _ROUND_OFF[given.dtype]
@@ -300,14 +288,14 @@ factors that are rounded themselves."""
 
 
 def _plain(result: torch.Tensor) -> torch.Tensor:
-    """A result as numbers that can be subtracted."""
+    """Convert a result to numbers that can be subtracted."""
     if result.dtype is torch.bool:
         return result.to(torch.int8)
     return result.dequantize() if result.is_quantized else result
 
 
 def _inner(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> torch.Tensor | float:
-    """How large the numbers are that a result is made of, where they may be much larger than itself; else 0."""
+    """Size of the numbers that a result is made of, where they may be much larger than itself; else 0."""
     if not isinstance(result, torch.Tensor) or result.dtype not in _ROUND_OFF or not result.numel():
         return 0.0
     if function in _INNER:
@@ -324,11 +312,11 @@ def _inner(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
 
 
 BESIDE = 32.0
-"""How many roundings lie between a number and the end of a range that it is beside."""
+"""Largest distance in roundings of a number near the end of a step."""
 
 
 class Naive(TorchDispatchMode):  # type: ignore[misc]
-    """Within the block long sums are taken term by term, in the precision of the terms."""
+    """Sum term by term within the block, in the precision of the terms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -378,12 +366,12 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _in_turn(terms: torch.Tensor) -> torch.Tensor:
-    """The sum over the first axis, one term after the other."""
+    """Sum over the first axis, one term after the other."""
     return torch.from_numpy(np.add.accumulate(terms.numpy(), axis=0, dtype=np.float32)[-1].copy())
 
 
 def _terms(function: Any, args: Sequence[Any]) -> int:
-    """How many products are added to one number."""
+    """Number of products that are added to one number."""
     first, second, _ = _PRODUCTS[function]
     if function is _ATEN.convolution.default:
         weight = args[second]
@@ -392,12 +380,12 @@ def _terms(function: Any, args: Sequence[Any]) -> int:
 
 
 def _channel(tensor: torch.Tensor) -> int:
-    """The axis of the channels: the second of images, the last of anything else."""
+    """Channel axis: the second of images, the last of anything else."""
     return 1 if tensor.dim() in (4, 5) else tensor.dim() - 1
 
 
 def _is_view(function: Any) -> bool:
-    """Whether an operation gives what it was given, in another form or at another place."""
+    """True if an operation only changes the shape or place of its input."""
     returns = function._schema.returns  # noqa: SLF001 - torch says it nowhere else
     if returns and all(value.alias_info is not None and not value.alias_info.is_write for value in returns):
         return True

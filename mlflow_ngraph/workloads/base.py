@@ -1,4 +1,4 @@
-"""What a workload is: a reference that anybody can parse, and a model that only a child process builds."""
+"""Workload references, which anybody can parse, and workloads, which only a child process builds."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BatchAxis = int | Literal["none"] | dict[str, int | Literal["none"]]
 """The axis that the batch is on: of every input that has it, or by input; ``none`` where there is no batch."""
 
 Format = Literal["module", "exported", "onnx"]
-"""What a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
+"""Formats that a compiler can start from: a live ``torch.nn.Module``, a ``torch.export`` program, an ONNX file."""
 
 DIGEST = re.compile(r"#[0-9a-f]{8}$")
-"""What stands for options that are lists or mappings at the end of a `WorkloadRef`."""
+"""Digest of options that are lists or mappings, at the end of a `WorkloadRef`."""
 
 Wrapper = Literal["flat_outputs", "copied_inputs"]
-"""What is put around a model whose outputs are not a tensor or a tuple of tensors, or that writes to its inputs."""
+"""Wrappers of a model whose outputs are not a tensor or a tuple of tensors, or that writes to its inputs."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,10 @@ class TensorSpec:
     """One more than the largest value of an integer input, such as the size of a vocabulary."""
 
     def resolve(self, batch: int) -> tuple[int, ...]:
-        """The shape at a batch size."""
         return tuple(batch if size == BATCH else int(size) for size in self.shape)
 
     def random(self, batch: int, rng: np.random.Generator) -> NDArray[Any]:
-        """A batch of distinct random values, as `drawn` says."""
+        """Draw a batch of distinct values, as `drawn` describes."""
         import numpy as np  # not above: whoever only asks what fits where does not wait for it
 
         from mlflow_ngraph.workloads import random_inputs
@@ -67,30 +66,29 @@ class TensorSpec:
 
     @property
     def drawn(self) -> str:
-        """What `random` gives, in words."""
+        """Describe the values of `random`."""
         from mlflow_ngraph.workloads import random_inputs
 
         return random_inputs.described(self.name, self.dtype, self.samples_first().shape, self.low, self.high)
 
     @property
     def axis(self) -> int | None:
-        """The batch axis; None where there is none."""
         return self.shape.index(BATCH) if BATCH in self.shape else None
 
     def samples_first(self) -> TensorSpec:
-        """The same with the batch axis as the first one."""
+        """Move the batch axis to the front."""
         axis = self.axis
         return replace(self, shape=(BATCH, *self.shape[:axis], *self.shape[axis + 1 :])) if axis else self
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TensorSpec:
-        """The inverse of `dataclasses.asdict`, also after a trip through JSON."""
+        """Inverse of `dataclasses.asdict`, also after a round trip through JSON."""
         return cls(**{**fields, "shape": tuple(fields["shape"])})
 
 
 @dataclass(frozen=True)
 class Init:
-    """How the parameters of a model come about."""
+    """Source of a model's parameters."""
 
     seed: int = 0
     pretrained: bool = False
@@ -101,11 +99,11 @@ class Init:
 
 @dataclass(frozen=True)
 class WorkloadRef:
-    """A workload as text or as a mapping in a study file; says where the model comes from, builds nothing.
+    """Reference to a workload, as text or as a mapping in a study file.
 
     The text form is ``scheme:target`` with options as a query, for example ``timm:resnet18``,
-    ``block:conv?width=64&depth=3`` or ``onnx:models/bert.onnx``. Options that are lists or mappings have no place
-    in it; a digest of them follows after ``#``, so that different workloads have different texts.
+    ``block:conv?width=64&depth=3`` or ``onnx:models/bert.onnx``. Options that are lists or mappings are replaced by a
+    digest after ``#``, so that different workloads have different texts.
     """
 
     scheme: str
@@ -114,13 +112,7 @@ class WorkloadRef:
 
     @classmethod
     def parse(cls, text: str) -> WorkloadRef:
-        """Read the text form.
-
-        Raises
-        ------
-        WorkloadError
-            There is no scheme, or the text is more than one line.
-        """
+        """Parse the text form. Raises `WorkloadError` if there is no scheme, or the text has several lines."""
         if CONTROLS.search(text):
             raise WorkloadError(f"workload {shortened(text)} has line breaks or other control characters in it")
         head, _, query = text.partition("?")
@@ -131,7 +123,7 @@ class WorkloadRef:
 
     @classmethod
     def recorded(cls, text: str) -> WorkloadRef | None:
-        """Read what results call a workload, without those options of which it has only a digest; None if it is another text."""
+        """Parse a workload's text in results, without options that are only a digest; None for any other text."""
         try:
             return cls.parse(DIGEST.sub("", text))
         except WorkloadError:
@@ -139,7 +131,7 @@ class WorkloadRef:
 
     @property
     def model(self) -> str:
-        """The text form without options."""
+        """Text form without options."""
         return f"{self.scheme}:{self.target}"
 
     def __str__(self) -> str:
@@ -164,7 +156,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class WorkloadInfo:
-    """What is known about the model behind a workload."""
+    """Properties of the model behind a workload."""
 
     ref: str
     label: str
@@ -184,22 +176,18 @@ class WorkloadInfo:
     """``Convolutional``, ``Transformer`` or ``Hybrid`` for the models and blocks of the paper."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field, ready for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> WorkloadInfo:
-        """The inverse of `as_dict`, also after a trip through JSON."""
+        """Inverse of `as_dict`, also after a round trip through JSON."""
         return cls(**{**fields, "inputs": tuple(TensorSpec.from_dict(spec) for spec in fields["inputs"])})
 
 
 def fixed_batch(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = None) -> int | None:
-    """The only batch size that a model with these inputs accepts, or None when one of them has a batch axis.
+    """Only batch size of a model with these inputs, or None when an input has a batch axis.
 
-    Parameters
-    ----------
-    named : BatchAxis | None
-        The axis as the user names it; None takes axis 0.
+    The batch axis is ``named`` by the user, else it is axis 0.
     """
     if any(BATCH in spec.shape for spec in inputs):
         return None
@@ -208,13 +196,7 @@ def fixed_batch(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = None) 
 
 
 def batch_question(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = None) -> str:
-    """What to ask whoever wants other batch sizes of a model without a batch axis; empty where it has one, or is said to have none.
-
-    Parameters
-    ----------
-    named : BatchAxis | None
-        As in `fixed_batch`.
-    """
+    """Ask for the batch axis of a model that seems to have none; empty where it is known."""
     if named == "none" or any(BATCH in spec.shape for spec in inputs):
         return ""
     if len(set(_batch_sizes(inputs, named).values())) == 1:
@@ -226,7 +208,7 @@ def batch_question(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = Non
 
 
 def _batch_sizes(inputs: tuple[TensorSpec, ...], named: BatchAxis | None) -> dict[str, int]:
-    """The sizes of inputs on the batch axis. What has one axis has room for samples or for what they are made of, so it has to be named."""
+    """Sizes of the inputs on the batch axis. The only axis of an input may hold samples or not, so it has to be named."""
     axes = {spec.name: axis_of(spec.name, named) for spec in inputs}
     return {
         spec.name: int(spec.shape[axis])
@@ -238,7 +220,7 @@ def _batch_sizes(inputs: tuple[TensorSpec, ...], named: BatchAxis | None) -> dic
 
 
 def axis_of(name: str, named: BatchAxis | None) -> int | None:
-    """The batch axis of an input, as the user names it; None where it has none."""
+    """Batch axis of an input, as the user names it; None where it has none."""
     axis = named.get(name, "none") if isinstance(named, dict) else 0 if named is None else named
     return None if axis == "none" else axis
 
@@ -246,8 +228,8 @@ def axis_of(name: str, named: BatchAxis | None) -> int | None:
 class Workload(ABC):
     """A model with an input specification. Constructed in the parent, built only in a child process.
 
-    The constructor validates ``ref.options`` without importing torch, and raises `WorkloadError` with
-    the allowed values.
+    The constructor validates ``ref.options`` without importing torch, and raises `WorkloadError` with the allowed
+    values.
     """
 
     scheme: ClassVar[str]
@@ -262,50 +244,43 @@ class Workload(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """A short name that is unique enough for a table."""
+        """Short name for tables, mostly unique."""
 
     @property
     @abstractmethod
     def family(self) -> str:
-        """Groups workloads in tables."""
+        """Group of the workload in tables."""
 
     @property
     def batch_axis(self) -> BatchAxis | None:
-        """The axis that the batch is on, as the user names it."""
         return None
 
     @property
     def known(self) -> WorkloadInfo | None:
-        """What is known without building the model, or None. A known workload needs no `check`."""
+        """Properties that are known without building the model, or None. A known workload needs no `check`."""
         return None
 
     @abstractmethod
     def check(self) -> None:
-        """Cheaply find out whether the model can be built (child process).
+        """Check cheaply that the model can be built (child process).
 
-        Raises
-        ------
-        WorkloadError
-            It cannot; says why and what exists.
+        Raises `WorkloadError` if it cannot; lists the alternatives.
         """
 
     @abstractmethod
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs of the model (child process)."""
+        """Inputs of the model (child process)."""
 
     def unbounded(self) -> set[str]:
-        """The inputs whose ranges the model itself may tell, because nobody has given them."""
+        """Names of inputs without a given range, which the model may reveal."""
         return set()
 
     def samples(self) -> list[NDArray[Any]] | None:
-        """Inputs to run the model on, an array for each with any number of samples (child process).
+        """Arrays to run the model on, one for each input with any number of samples (child process).
 
         None, the default, stands for random values.
 
-        Raises
-        ------
-        WorkloadError
-            They do not suit `inputs`.
+        Raises `WorkloadError` if they do not fit `inputs`.
         """
         return None
 
@@ -313,27 +288,24 @@ class Workload(ABC):
     def module(self) -> torch.nn.Module:
         """Build the model in evaluation mode with its parameters in place (child process).
 
-        Raises
-        ------
-        UnsupportedError
-            The source cannot be expressed as a PyTorch module; the message says which operator.
+        Raises `UnsupportedError` for a source that PyTorch cannot express, and names the operator.
         """
 
     def skeleton(self) -> torch.nn.Module:
-        """As `module`, as fast as possible and with any parameters: the caller puts saved ones in their place."""
+        """Build the module as fast as possible, with any parameters: saved ones replace them."""
         return self.module()
 
     def localise(self, directory: Path) -> Workload:
-        """The same workload, read from a copy inside ``directory`` that is made if it is missing (child process).
+        """Copy the workload's files into ``directory``, unless they are there, and return the local workload (child
+        process).
 
-        So a file that changes during a study cannot change what is measured. A workload without files is itself.
+        So a file that changes during a study cannot change the measured model. A workload without files is itself.
         """
         return self
 
     def onnx_file(self) -> Path | None:
-        """The ONNX file that the model comes from, or None."""
         return None
 
     def file_bytes(self) -> int | None:
-        """The size of the files that the model comes from (child process); None where it comes from no file."""
+        """Size of the model's files (child process); None where it comes from no file."""
         return None

@@ -1,4 +1,4 @@
-"""Run the model as it is: the source of the reference outputs. For child processes only."""
+"""Run the baseline, which gives the reference outputs. For child processes only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SEEDS = 0.0, 0.5
-"""Of the forms of a file in which every node is a little off."""
+"""Seeds of disturbed copies of a file."""
 _ALONE = 8
 """Runs in which a part of the operations that round to steps does so to the other side, at most."""
 _PROBES = (2, 3)
@@ -32,8 +32,8 @@ normalises by its batch does not."""
 class ModuleBaseline:
     """A PyTorch model in eager mode.
 
-    ``module`` returns a tensor or a tuple of tensors, and leaves its inputs as they are, once it has run: a model that
-    does not is wrapped then, and ``wrapped`` says in what, from the inside out.
+    ``module`` returns a tensor or a tuple of tensors, and leaves its inputs unchanged, once it has run: other models
+    are wrapped then, and ``wrapped`` lists the wrappers from the inside out.
     """
 
     def __init__(self, module: torch.nn.Module, wrapped: Sequence[Wrapper] = ()) -> None:
@@ -42,13 +42,11 @@ class ModuleBaseline:
 
     @property
     def name(self) -> str:
-        """What computes the outputs."""
         import torch
 
         return f"torch {torch.__version__} eager"
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The flattened outputs."""
         import torch
 
         from mlflow_ngraph.workloads.calling import arrays, is_flat, tensors
@@ -65,13 +63,7 @@ class ModuleBaseline:
         return arrays(outputs)
 
     def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
-        """The outputs in arithmetic that is worse than the model's own, and how many times as large its roundings are.
-
-        Raises
-        ------
-        Exception
-            Whatever the model's code makes of it.
-        """
+        """Outputs in less exact arithmetic, and its rounding errors as multiples of the model's own."""
         from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES, AcrossSteps, Disturbed, Naive
 
         modes = [Disturbed(seed), Disturbed(seed, coherent=True)]
@@ -86,13 +78,7 @@ class ModuleBaseline:
         return [*found, (1.0, self._within(Naive(), inputs))]
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The outputs in double precision, also of what the model itself computes in less.
-
-        Raises
-        ------
-        Exception
-            Whatever the model's code makes of it.
-        """
+        """Outputs in double precision, also of operations that the model itself rounds."""
         from mlflow_ngraph.workloads.arithmetic import Wide
 
         return self._within(Wide(), inputs)
@@ -124,7 +110,6 @@ class ModuleBaseline:
         self.wrapped.append(wrapper)
 
     def digest(self) -> str:
-        """Identifies the weights."""
         from mlflow_ngraph.workloads import weights
 
         return weights.digest(self.module)
@@ -136,21 +121,19 @@ class OnnxBaseline:
     def __init__(self, file: Path, reason: str) -> None:
         self.file = file
         self.reason = reason
-        """Why there is no PyTorch model."""
+        """Reason why there is no PyTorch model."""
 
     @property
     def name(self) -> str:
-        """What computes the outputs."""
         import onnxruntime
 
         return f"onnxruntime {onnxruntime.__version__} without optimisation"
 
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The outputs."""
         return self._run(self._session, inputs)
 
     def digest(self) -> str:
-        """Identifies the file and its external data, which lie in a directory of their own."""
+        """Digest of the file and its external data, which lie in a directory of their own."""
         result = hashlib.sha256()
         for path in sorted(self.file.parent.rglob("*")):
             if path.is_file():
@@ -158,7 +141,7 @@ class OnnxBaseline:
         return result.hexdigest()
 
     def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
-        """The outputs in arithmetic that is worse than the file's own, and how many times as large its roundings are."""
+        """Outputs in less exact arithmetic, and its rounding errors as multiples of the file's own."""
         from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES
 
         rng = np.random.default_rng([seed, 1])
@@ -168,7 +151,7 @@ class OnnxBaseline:
         return [*found, *((OF_STEPS, self._run(session, inputs)) for session in self._across_steps)]
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]] | None:
-        """Nothing: the file has its types."""
+        """None: a file's types are fixed."""
         return None
 
     @staticmethod
@@ -217,12 +200,9 @@ Baseline = ModuleBaseline | OnnxBaseline
 def output_specs(
     baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: str, samples: Sequence[NDArray[Any]] | None
 ) -> tuple[TensorSpec, ...]:
-    """Run the model on samples, or on random inputs without any, and describe what comes out.
+    """Run the model on samples, else on random inputs, and describe its outputs.
 
-    Raises
-    ------
-    WorkloadError
-        The model does not run on its own inputs.
+    Raises `WorkloadError` if the model fails on its own inputs.
     """
     only = fixed_batch(inputs)
     batches = _PROBES if only is None else (only,)
@@ -241,7 +221,7 @@ def output_specs(
 
 
 def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArray[Any]:
-    """An input that is off by so many roundings; zeros are, too, by a share of what is usual in it."""
+    """Disturb an input by a number of roundings; zeros by a share of its usual size."""
     if array.dtype.kind not in "fc":
         return array
     mean = np.abs(array).mean() if array.size else 0.0
@@ -252,7 +232,6 @@ def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArr
 
 
 def _changed(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> bool:
-    """Whether a model has written to its inputs."""
     return any(
         not np.array_equal(original, other, equal_nan=original.dtype.kind in "fc")
         for original, other in zip(before, after, strict=True)
@@ -260,5 +239,5 @@ def _changed(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> b
 
 
 def _shape(first: tuple[int, ...], last: tuple[int, ...]) -> tuple[int | str, ...]:
-    """The batch axis is the one that follows the batch size."""
+    """Shape of an output whose batch axis is the one that follows the batch size."""
     return tuple(BATCH if (size, other) == _PROBES else size for size, other in zip(first, last, strict=True))

@@ -1,6 +1,6 @@
-"""Whether the PyTorch form of an ONNX file computes what the file says. For child processes only.
+"""Check that the PyTorch form of an ONNX file computes the file's function. For child processes only.
 
-It is the baseline that judges engines: where it is wrong, every right engine would be refused.
+The baseline judges engines: a wrong one would refuse every right engine.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Arrays = Sequence["NDArray[Any]"]
 
 _BATCH = 2
 _EQUAL = parity.Rounding(0.0, 0.0)
-"""What differs by less than is ever held against anybody is not asked what rounding does to it, which takes several runs."""
+"""Difference below which the effect of rounding is not determined, because that takes several runs."""
 
 
 def other_function(
     module: ModuleBaseline, runtime: OnnxBaseline, inputs: tuple[TensorSpec, ...], given: Arrays | None
 ) -> str:
-    """Why the module does not compute the function of the file; empty where nothing speaks against it.
+    """Describe how the module differs from the file; empty where they agree.
 
-    ONNX Runtime without optimisation is asked first, and where it disagrees ONNX's reference evaluator decides, output by
-    output: each of both has operators that it computes wrongly. Where the evaluator does not run the file, the module is not
-    believed.
+    The module is compared with ONNX Runtime without optimisation. Where they disagree, ONNX's reference evaluator
+    decides, output by output: each of both computes some operators wrongly. Where the evaluator cannot run the file,
+    the module is refused.
     """
     batch = fixed_batch(inputs) or _BATCH
     example = drawn(inputs, given, batch, np.random.default_rng(0))
@@ -60,7 +60,7 @@ def other_function(
 
 
 def _disagreements(module: ModuleBaseline, run: Callable[[Arrays], Arrays], inputs: Arrays) -> dict[int, str] | None:
-    """What differs beyond rounding, by output; None where one of both does not run."""
+    """Differences beyond rounding, by output; None where one of both fails."""
     try:
         native, other = module.run(inputs), run(inputs)
     except MemoryError:
@@ -96,11 +96,11 @@ def _difference(allowed: Rounding | None, other: NDArray[Any], native: NDArray[A
 
 
 def _by_definition(file: Path, inputs: Arrays) -> list[NDArray[Any]]:
-    """The outputs that ONNX's reference evaluator gives."""
+    """Outputs of ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
-    from mlflow_ngraph.workloads.onnx_file import whole
+    from mlflow_ngraph.workloads.onnx_file import load_whole
 
-    evaluator = ReferenceEvaluator(whole(file))
+    evaluator = ReferenceEvaluator(load_whole(file))
     outputs = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
     return [np.asarray(output) for output in outputs]

@@ -1,6 +1,6 @@
-"""Is the model a function of its inputs, sample by sample? What is not cannot be verified, and a server may not batch it.
+"""Check that a model is a function of its inputs, sample by sample: others cannot be verified or batched.
 
-Asked of the baseline before anything is compiled. Imports torch: for child processes only.
+The baseline is checked before anything is compiled. Imports torch: for child processes only.
 """
 
 from __future__ import annotations
@@ -33,36 +33,28 @@ _REPEATED = 20
 
 @dataclass
 class Behaviour:
-    """What running the baseline showed."""
+    """Observed properties of the baseline."""
 
     impure: str = ""
-    """Why the outputs are no function of the inputs alone; empty where nothing speaks against it."""
+    """Reason why the outputs are no function of the inputs alone; empty if they are."""
     reads: list[str] = field(default_factory=list)
     """Lines of the model's Python code that look at the data, such as ``model.py:12: if x.sum() > 0``."""
     printed: list[str] = field(default_factory=list)
     """Those of them that look at the data as text, which no graph holds."""
     unfollowed: str = ""
-    """Why that could not be found out; empty where it was."""
+    """Reason why the reads are unknown; empty if they are known."""
     mixes: str = ""
-    """How the samples of a batch influence each other; empty where they do not."""
+    """Interaction of a batch's samples; empty if there is none."""
 
 
-def worded(places: Sequence[str]) -> str:
-    """The first of several places, in one line."""
+def first_places(places: Sequence[str]) -> str:
+    """Format the first of several places in one line."""
     more = len(places) - _SHOWN
     return "; ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Behaviour:
-    """Run the baseline again and again, and look at what it leaves behind.
-
-    Parameters
-    ----------
-    example : Arrays
-        The inputs of which one expects the same outputs every time.
-    others : Sequence[Arrays]
-        Different inputs, of which a model with a memory would keep something.
-    """
+    """Run the baseline repeatedly, also on ``others``, and look for state that it keeps."""
     if not isinstance(baseline, ModuleBaseline):
         return Behaviour(impure=_unsteady(baseline.run, example, others))
     behaviour = Behaviour()
@@ -71,14 +63,8 @@ def observe(baseline: Baseline, example: Arrays, others: Sequence[Arrays]) -> Be
     return behaviour
 
 
-def begun_otherwise(baseline: Baseline, again: Baseline, example: Arrays, others: Sequence[Arrays]) -> str:
-    """Whether the model says something else when it is built again and sees other inputs first.
-
-    Parameters
-    ----------
-    again : Baseline
-        The same model, which has not run yet.
-    """
+def differs_when_rebuilt(baseline: Baseline, again: Baseline, example: Arrays, others: Sequence[Arrays]) -> str:
+    """Reason why a rebuilt model that sees other inputs first is another function; empty if it is the same."""
     for other in others:
         again.run(other)
     if _differ(baseline.run(example), again.run(example)):
@@ -93,17 +79,9 @@ def mixing(
     example: Arrays,
     outputs: Arrays,
 ) -> str:
-    """How samples influence each other: what the first and the last are alone, beside what they are in their batch.
+    """Describe how samples of a batch influence each other, by running the first and the last alone.
 
-    Parameters
-    ----------
-    example, outputs : Arrays
-        A batch and what the model makes of it.
-
-    Returns
-    -------
-    str
-        Empty where they do not, or where there is one sample.
+    Empty where they do not, or for a single sample.
     """
     axes = [spec.axis for spec in inputs]
     size = next((array.shape[axis] for array, axis in zip(example, axes, strict=True) if axis is not None), 1)
@@ -128,7 +106,7 @@ def _only(array: NDArray[Any], axis: int | None, place: int) -> NDArray[Any]:
 
 
 def _kept(baseline: ModuleBaseline, example: Arrays, places: Sequence[str]) -> str:
-    """What a second call with the same input changes once more: it grows, or it is drawn, at one of ``places``."""
+    """State that a second call with the same input changes again: counters, or random draws at one of ``places``."""
     from mlflow_ngraph.workloads import state
 
     baseline.run(example)  # what is made once, such as a table of positions, is there after this
@@ -146,7 +124,7 @@ def _kept(baseline: ModuleBaseline, example: Arrays, places: Sequence[str]) -> s
 
 
 def _matter(baseline: ModuleBaseline, example: Arrays, changed: Iterable[str]) -> bool:
-    """Whether outputs depend on what a call changes. A counter that nobody asks is no memory."""
+    """True if outputs depend on state that a call changes. An unused counter is no memory."""
     from mlflow_ngraph.workloads import state
 
     outputs = baseline.run(example)
@@ -158,7 +136,7 @@ def _matter(baseline: ModuleBaseline, example: Arrays, changed: Iterable[str]) -
 
 
 def _unsteady(run: Callable[[Arrays], Arrays], example: Arrays, others: Sequence[Arrays]) -> str:
-    """Whether the same input has the same outputs, right away and after other inputs."""
+    """Reason why the same input gives different outputs, at once or after other inputs; empty if it does not."""
     first, start = run(example), time.perf_counter()
     for _ in range(_REPEATED):
         if _differ(first, run(example)):
@@ -180,7 +158,7 @@ def _differ(outputs: Arrays, other: Arrays) -> bool:
 
 
 def _follow(baseline: ModuleBaseline, example: Arrays, behaviour: Behaviour) -> list[str]:
-    """Find out what reaches Python; returns the places where random numbers are drawn."""
+    """Follow data that reach Python; returns the places that draw random numbers."""
     from mlflow_ngraph.workloads.calling import tensors
     from mlflow_ngraph.workloads.data_reads import follow
 

@@ -1,4 +1,4 @@
-"""The two stackable blocks of the paper's table 5, with width and depth."""
+"""Workloads of the two stackable blocks of the paper's table 5, with width and depth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMAGE_CHANNELS = 3
 
 
 class StackOptions(Options):
-    """Options of every ``block:``, and what follows from them without building it."""
+    """Options of every ``block:``, and figures that follow from them."""
 
     style: ClassVar[str]
 
@@ -29,11 +29,11 @@ class StackOptions(Options):
 
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """The input without its batch axis."""
+        """Shape of the input without its batch axis."""
 
     @abstractmethod
     def parameters(self) -> int:
-        """Parameters of the stack."""
+        """Number of parameters of the stack."""
 
     @abstractmethod
     def paper_macs(self) -> int:
@@ -45,7 +45,7 @@ class StackOptions(Options):
 
     @abstractmethod
     def build(self) -> torch.nn.Module:
-        """The stack in evaluation mode (child process)."""
+        """Build the stack in evaluation mode (child process)."""
 
 
 class ConvOptions(StackOptions):
@@ -153,7 +153,7 @@ class BlockWorkload(Workload):
         )
 
     def check(self) -> None:
-        """Valid options are enough."""
+        """Do nothing: valid options suffice."""
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         return (TensorSpec("input", "float32", (BATCH, *self._stack.shape())),)

@@ -1,4 +1,4 @@
-"""How every part of the package calls a PyTorch model: tensors in the order of its inputs, a flat list of tensors out.
+"""Call PyTorch models in one way: tensors in the order of the inputs, a flat list of tensors out.
 
 Imports torch: for child processes only.
 """
@@ -19,20 +19,20 @@ from mlflow_ngraph.workloads.base import Wrapper
 
 
 def tensors(arrays: Sequence[NDArray[Any]], device: str = "cpu") -> list[torch.Tensor]:
-    """The arrays as tensors that share no memory with them."""
+    """Copy arrays to tensors."""
     return [torch.tensor(array, device=device) for array in arrays]
 
 
 def flatten_outputs(outputs: object) -> list[torch.Tensor]:
-    """The tensors of nested lists, tuples, mappings, dataclasses and whatever else has members, in one order everywhere.
+    """Tensors in nested lists, tuples, mappings, dataclasses and other objects with members, in a fixed order.
 
-    What has none, such as a number or None, is left out.
+    Other values, such as a number or None, are left out.
     """
     return [tensor for leaf in tree_leaves(outputs) for tensor in _within(leaf)]
 
 
 def _within(leaf: object) -> list[torch.Tensor]:
-    """The tensors of what torch does not know the structure of, such as a decoder's cache."""
+    """Tensors in an object whose structure torch does not know, such as a decoder's cache."""
     if isinstance(leaf, torch.Tensor):
         return [leaf]
     if is_dataclass(leaf):
@@ -41,7 +41,7 @@ def _within(leaf: object) -> list[torch.Tensor]:
 
 
 def arrays(outputs: object) -> list[NDArray[Any]]:
-    """The flattened outputs as contiguous NumPy arrays."""
+    """Flattened outputs as contiguous NumPy arrays."""
     return [_array(tensor) for tensor in flatten_outputs(outputs)]
 
 
@@ -50,13 +50,13 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def is_flat(outputs: object) -> bool:
-    """Whether outputs are a tensor or a tuple of tensors, which every compiler understands."""
+    """True if outputs are a tensor or a tuple of tensors, which every compiler supports."""
     members = outputs if isinstance(outputs, tuple) else (outputs,)
     return type(members) is tuple and all(isinstance(member, torch.Tensor) for member in members)
 
 
 class KeywordCall(nn.Module):  # type: ignore[misc]
-    """Passes its positional arguments on by name."""
+    """Passes positional arguments by name."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -64,32 +64,29 @@ class KeywordCall(nn.Module):  # type: ignore[misc]
         self.names = tuple(names)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Call the model."""
         return self.model(**dict(zip(self.names, inputs, strict=True)))
 
 
 class FlatOutputs(nn.Module):  # type: ignore[misc]
-    """Turns the outputs of a model into a tensor, or a tuple of tensors."""
+    """Flattens a model's outputs to a tensor, or a tuple of tensors."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Call the model."""
         flat = flatten_outputs(self.model(*inputs))
         return flat[0] if len(flat) == 1 else tuple(flat)
 
 
 class CopiedInputs(nn.Module):  # type: ignore[misc]
-    """Lets a model that writes to its inputs write to copies: called again, it would see what it has left there."""
+    """Copies the inputs of a model that writes to them, so that repeated calls see the originals."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Call the model."""
         return self.model(*(tensor.clone() for tensor in inputs))
 
 
@@ -97,7 +94,7 @@ _WRAPPERS: dict[Wrapper, type[nn.Module]] = {"flat_outputs": FlatOutputs, "copie
 
 
 def wrap(model: nn.Module, wrappers: Sequence[Wrapper]) -> nn.Module:
-    """Put wrappers around a model, from the inside out; each has the mode of what it wraps."""
+    """Wrap a model, from the inside out; each wrapper has the mode of its content."""
     for wrapper in wrappers:
         # A new module begins in training mode, and whoever restores the mode of the outermost hands it down to all.
         model = _WRAPPERS[wrapper](model).train(model.training)
@@ -109,23 +106,21 @@ class Graph(nn.Module):  # type: ignore[misc]
 
 
 class ExportedGraph(Graph):
-    """An exported program. It has no modes, and torch refuses to switch them: this leaves it as it was exported."""
+    """An exported program, whose modes torch refuses to switch; they stay as exported."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
         self.program = program
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the program."""
         return self.program(*args, **kwargs)
 
     def train(self, mode: bool = True) -> ExportedGraph:
-        """Do nothing."""
         return self
 
 
 class StructuredCall(nn.Module):  # type: ignore[misc]
-    """Arranges its positional arguments as an exported program took them: nested, or by keyword."""
+    """Arranges positional arguments as an exported program expects them: nested, or by keyword."""
 
     def __init__(self, model: nn.Module, structure: TreeSpec) -> None:
         super().__init__()
@@ -133,11 +128,10 @@ class StructuredCall(nn.Module):  # type: ignore[misc]
         self.structure = structure
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Call the program."""
         args, kwargs = tree_unflatten(list(inputs), self.structure)
         return self.model(*args, **kwargs)
 
 
 def called_flat(program: torch.export.ExportedProgram) -> nn.Module:
-    """An exported program that takes its inputs by position, in the order of its signature."""
+    """Wrap an exported program to take its inputs by position, in the order of its signature."""
     return StructuredCall(ExportedGraph(program.module()), program.call_spec.in_spec).eval()

@@ -1,4 +1,4 @@
-"""The paper's tables of models and blocks, as data: who reads results needs them too, and builds nothing."""
+"""The paper's tables of models and blocks, as data for building workloads and reading results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PaperModel:
     """The same for all, also where timm's own default is larger."""
 
     def info(self, ref: str) -> WorkloadInfo:
-        """What the paper says about the model, for a workload that is called ``ref``."""
+        """The paper's figures of the model, for a workload called ``ref``."""
         return WorkloadInfo(
             ref=ref,
             label=self.label,
@@ -78,12 +78,9 @@ def paper_blocks() -> tuple[PaperBlock, ...]:
 
 
 def find_paper_model(name: str) -> PaperModel:
-    """The model that the paper, or timm, calls ``name``; case, hyphens, underscores and blanks do not matter.
+    """Find a model by its name in the paper or in timm, ignoring case, hyphens, underscores and blanks.
 
-    Raises
-    ------
-    UnknownNameError
-        The paper has no such model; the message lists those it has.
+    Raises `UnknownNameError` for any other name.
     """
     models = paper_models().values()
     for model in models:

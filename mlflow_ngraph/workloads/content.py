@@ -1,7 +1,7 @@
-"""What a model computes, as one digest: equal digests may share an engine. For child processes only.
+"""Digest of the function that a model computes: equal digests may share an engine. For child processes only.
 
-The weights alone do not say it. Two models with equal weights may differ in an operator, in a number that an operator
-keeps as an attribute, or in the code of a module's ``forward``; each of these changes the digest.
+The weights alone do not suffice. Two models with equal weights may differ in an operator, in an operator's attribute,
+or in the code of a module's ``forward``; each of these changes the digest.
 """
 
 from __future__ import annotations
@@ -26,19 +26,16 @@ if TYPE_CHECKING:
 
 _PLAIN = (bool, int, float, str, type(None))
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
-"""What TorchScript puts into the name of a class that it has had already in this process."""
+"""TorchScript's addition to a class name that it has seen before in this process."""
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 
 def digest(
     info: WorkloadInfo, baseline: Baseline, samples: Sequence[NDArray[Any]] | None, directory: Path | None
 ) -> str:
-    """sha256 over the inputs, the samples for them, every weight, the files of the model, and its structure and code.
+    """sha256 of the inputs, their samples, every weight, the model's files, structure and code.
 
-    Parameters
-    ----------
-    directory : Path | None
-        Holds the local copy of a model that comes from files, and nothing else; None for any other model.
+    ``directory`` holds the local copy of a model that comes from files; None for any other model.
     """
     result = hashlib.sha256(json.dumps([asdict(spec) for spec in info.inputs]).encode())
     result.update(baseline.digest().encode())
@@ -60,7 +57,7 @@ def digest(
 
 
 def of_module(module: nn.Module, stated: Sequence[str]) -> str:
-    """sha256 over every weight, the structure and the code of a module, and lines that say what it is called with."""
+    """sha256 of weights, structure and code of a module, and lines that describe its inputs."""
     from mlflow_ngraph.workloads import weights
 
     result = hashlib.sha256(weights.digest(module).encode())
@@ -70,7 +67,7 @@ def of_module(module: nn.Module, stated: Sequence[str]) -> str:
 
 
 def _structure(module: nn.Module) -> Iterator[bytes]:
-    """The submodules with their settings, and the source code of their classes."""
+    """Submodules with their settings, and the source code of their classes."""
     from torch.fx import GraphModule
     from torch.jit import ScriptModule
 
@@ -96,12 +93,11 @@ def _is_plain(value: Any) -> bool:
 
 
 def _shown(part: torch.nn.Module) -> str:
-    """What a module says about itself, without addresses in memory."""
     return _ADDRESS.sub("", part.extra_repr())
 
 
 def _graph(graph: Any) -> Iterator[bytes]:
-    """The operations of a scripted module, and the tensors among them that freezing has made constants."""
+    """Operations of a scripted module, and tensors that freezing turned into constants."""
     from mlflow_ngraph.workloads.weights import parts
 
     yield f"code {_MANGLED.sub('', graph.str(False))}".encode()  # without the lines of a file
@@ -119,7 +115,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _attached(part: nn.Module) -> Iterator[FunctionType]:
-    """The functions of a user that a module calls beside its own: hooks, and what was set as an attribute."""
+    """User functions that a module calls: hooks, and attributes."""
     for value in vars(part).values():
         for one in value.values() if isinstance(value, Mapping) else (value,):
             function = getattr(one, "__func__", one)
@@ -128,7 +124,7 @@ def _attached(part: nn.Module) -> Iterator[FunctionType]:
 
 
 def _source(code: type | FunctionType) -> bytes:
-    """Digest of the file that defines a class or a function; nothing where there is none."""
+    """Digest of the file that defines a class or function; empty where there is none."""
     try:
         file = inspect.getsourcefile(code)
         return hashlib.sha256(Path(file).read_bytes()).digest() if file else b""

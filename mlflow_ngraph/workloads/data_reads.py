@@ -1,7 +1,7 @@
-"""Where a model's Python code looks at the data: `if x.sum() > 0`, `int(x.max())`, `x.tolist()`.
+"""Find Python code of a model that reads data: `if x.sum() > 0`, `int(x.max())`, `x.tolist()`.
 
-A trace records what Python did for one input, and would do the same for every other. Shapes are no data, because an
-engine is made for a batch size, but for those that data decide: `len(x.nonzero())`. Imports torch: for child processes only.
+A trace records what Python did for one input, and repeats it for every other. Shapes are no data, because an engine is
+made for a batch size, except data-dependent ones: `len(x.nonzero())`. Imports torch: for child processes only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIZES = (
     *(_TENSOR.shape.__get__, _TENSOR.size, _TENSOR.numel, _TENSOR.nelement, _TENSOR.__len__, _TENSOR.__iter__),
     *(_TENSOR.unbind, torch.unbind),
 )
-"""What tells Python how large a tensor is: data, where the data decide how many elements an operator gives."""
+"""Functions that give Python the size of a tensor, which is data where an operator's output size depends on data."""
 _OF_SHAPE = (
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
     *("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
@@ -46,21 +46,21 @@ _ONNX = _OURS / "workloads" / "onnx_torch"
 
 @dataclass
 class Followed:
-    """Places in the model's code, such as ``model.py:12: if x.sum() > 0:``, each once."""
+    """Distinct places in the model's code, such as ``model.py:12: if x.sum() > 0:``."""
 
     reads: list[str]
-    """Where data reach Python."""
+    """Places where data reach Python."""
     printed: list[str]
     """Those of them where data become text. Exporters print a stand-in without a word, so that their guards miss these."""
     draws: list[str]
-    """Where random numbers are drawn."""
+    """Places that draw random numbers."""
 
 
 def follow(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Followed:
     """Run the model once as if it were traced, and follow its data.
 
-    Only what is computed from ``inputs`` counts: a model may look at its parameters as it likes. Models that take another
-    way when they are traced, such as one that does not ask whether a mask is all ones, take it here too.
+    Only values computed from ``inputs`` count: a model may read its parameters. Models that branch on tracing, such as
+    one that skips the check of a mask then, take that branch here too.
     """
     follower = _Follower(inputs)
     traced = patch.object(torch.jit, "is_tracing", lambda: True)
@@ -70,7 +70,7 @@ def follow(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Followed:
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[misc]
-    """Follows data from operator to operator by the memory that holds them."""
+    """Follows data between operators by the memory that holds them."""
 
     def __init__(self, sources: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -82,11 +82,11 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
         """Memory of tensors that are as large as the data have it."""
 
     def sizes(self, tensor: torch.Tensor) -> bool:
-        """Whether the shape of a tensor depends on the sources."""
+        """True if the shape of a tensor depends on the sources."""
         return memory(tensor) in self._sized
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor depends on the sources."""
+        """True if a tensor depends on the sources."""
         return memory(tensor) in self._marked
 
     def __torch_dispatch__(
@@ -124,7 +124,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
 
 
 class _Watch(TorchFunctionMode):  # type: ignore[misc]
-    """Sees the methods that are no operators."""
+    """Intercepts tensor methods that are no operators."""
 
     def __init__(self, follower: _Follower) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
 
 @contextmanager
 def _threads_seen(follower: _Follower) -> Iterator[None]:
-    """Count work that is given to another thread as a look at the data: whoever watches does so in one thread."""
+    """Count work of another thread as a read of the data: interception is limited to one thread."""
 
     def seen(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -158,14 +158,14 @@ def _threads_seen(follower: _Follower) -> Iterator[None]:
 
 
 def _decides_sizes(function: Any, name: str, given: Sequence[torch.Tensor]) -> bool:
-    """Whether the data that an operator is given decide how many elements come out."""
+    """True if an operator's input data decide the size of its output."""
     if name == "index":  # by position it gives as many as there are positions, by a mask as many as are true
         return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in given[1:])
     return torch.Tag.dynamic_output_shape in function.tags
 
 
 def memory(tensor: torch.Tensor) -> int:
-    """Identifies the memory that holds a tensor; views of it have the same."""
+    """Identity of the memory that holds a tensor; views of it have the same."""
     try:
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - no public name for it
             return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no public name for it
@@ -174,7 +174,7 @@ def memory(tensor: torch.Tensor) -> int:
 
 
 def _place() -> str:
-    """The innermost line that is neither torch's nor ours."""
+    """Innermost line that is neither torch's nor of this package."""
     for frame in reversed(traceback.extract_stack()):
         path = Path(frame.filename).resolve()
         if path.is_relative_to(_ONNX):

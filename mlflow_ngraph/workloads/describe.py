@@ -1,4 +1,4 @@
-"""Build a workload and say what it is. For child processes only."""
+"""Describe a workload by building and counting it. For child processes only."""
 
 from __future__ import annotations
 
@@ -19,12 +19,9 @@ _SEVERAL = 2
 
 
 def describe(workload: Workload) -> WorkloadInfo:
-    """What is known about a workload, or what building it and counting tells.
+    """Properties of a workload, from the catalogue, else from building and counting it.
 
-    Raises
-    ------
-    WorkloadError
-        It cannot be built, or does not run on its own inputs.
+    Raises `WorkloadError` if it cannot be built, or fails on its own inputs.
     """
     if workload.known is not None:
         return workload.known
@@ -37,7 +34,7 @@ def describe(workload: Workload) -> WorkloadInfo:
 
 
 def describe_built(workload: Workload, module: torch.nn.Module | None) -> WorkloadInfo:
-    """As `describe`, with the built model; without one, because it is not to be had, nothing is counted."""
+    """Properties of a built model; without a module nothing is counted."""
     if workload.known is not None:
         return workload.known
     inputs = workload.inputs()

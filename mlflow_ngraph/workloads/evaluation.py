@@ -1,7 +1,7 @@
-"""Evaluation mode, proven: a network that drops activations or normalises by its batch is not the one that is deployed.
+"""Set and check evaluation mode: a network with dropout or batch statistics is not the deployed one.
 
-Whatever wraps, counts or exports a model may switch modes: a new wrapper begins in training mode, and whoever remembers
-the mode of a wrapper and restores it hands it down to everything below. Imports torch: for child processes only.
+A wrapper, counter or exporter may switch modes: a new wrapper begins in training mode, and code that restores a
+wrapper's mode hands it down to everything below. Imports torch: for child processes only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ always do. Without running statistics the model means just that."""
 
 
 def evaluate(module: nn.Module, workload: str) -> nn.Module:
-    """Put a model into evaluation mode, and see that it is. No gradients either: some layers compute otherwise with them.
+    """Set and check evaluation mode, and turn gradients off: some layers compute otherwise with them.
 
-    Raises
-    ------
-    WorkloadError
-        A module stays in training mode, because its author has overridden ``train``; names it.
+    Raises `WorkloadError` if a module stays in training mode, because it overrides ``train``.
     """
     module.eval()
     for parameter in module.parameters():  # one by one: a scripted module does not do it for all
@@ -53,8 +50,8 @@ def evaluate(module: nn.Module, workload: str) -> nn.Module:
 
 
 @contextmanager
-def modes_kept(module: nn.Module) -> Iterator[None]:
-    """Give every module back the mode that it had before the block, one by one."""
+def modes_restored(module: nn.Module) -> Iterator[None]:
+    """Restore the mode of every module after the block, one by one."""
     before = [(part, part.training) for part in module.modules()]
     try:
         yield
@@ -64,7 +61,7 @@ def modes_kept(module: nn.Module) -> Iterator[None]:
 
 
 def training_operations(program: torch.export.ExportedProgram) -> list[str]:
-    """What an exported program does as in training, such as ``dropout (p=0.1) in model.encoder``."""
+    """Operations of an exported program in training mode, such as ``dropout (p=0.1) in model.encoder``."""
     return [
         f"{what}{_place(node)}"
         for graph in program.graph_module.modules()
@@ -75,7 +72,7 @@ def training_operations(program: torch.export.ExportedProgram) -> list[str]:
 
 
 def _modes(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All modules by name, but those of exported programs: their operators alone say what they do."""
+    """Modules by name, without exported programs: their operators alone define their mode."""
     exported = [name for name, part in module.named_modules() if isinstance(part, ExportedGraph)]
     for name, part in module.named_modules():
         if not any(name == prefix or name.startswith(f"{prefix}.") or not prefix for prefix in exported):
@@ -83,7 +80,7 @@ def _modes(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _in_training(node: torch.fx.Node) -> str:
-    """What a node does as in training; empty where it does nothing of the kind."""
+    """Describe a node in training mode; empty for any other."""
     schema = getattr(node.target, "_schema", None)  # what is no operator, such as getitem, has none
     if schema is None:
         return ""
@@ -101,14 +98,14 @@ def _in_training(node: torch.fx.Node) -> str:
 
 
 def _arguments(node: torch.fx.Node, known: Sequence[Any]) -> dict[str, Any]:
-    """The arguments of a call by the names of the operator's schema."""
+    """Arguments of a call by the names of the operator's schema."""
     named = {argument.name: value for argument, value in zip(known, node.args, strict=False)}
     defaults = {argument.name: argument.default_value for argument in known if argument.has_default_value()}
     return {**defaults, **named, **node.kwargs}
 
 
 def _place(node: torch.fx.Node) -> str:
-    """Where in the model a node comes from, as far as the exporter says."""
+    """Module of a node, as far as the exporter records it."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next((path for path, _ in reversed(list(stack.values())) if path), "")
     return f" in {path}" if path else ""

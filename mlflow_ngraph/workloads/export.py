@@ -16,7 +16,7 @@ from mlflow_ngraph.workloads import content, samples
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
 from mlflow_ngraph.workloads.baseline_check import other_function
-from mlflow_ngraph.workloads.behaviour import Behaviour, begun_otherwise, mixing, observe
+from mlflow_ngraph.workloads.behaviour import Behaviour, differs_when_rebuilt, mixing, observe
 from mlflow_ngraph.workloads.describe import describe_built
 from mlflow_ngraph.workloads.exporting import Exporter
 from mlflow_ngraph.workloads.materials import (
@@ -26,7 +26,7 @@ from mlflow_ngraph.workloads.materials import (
     Materials,
     Source,
     arrays_file,
-    restored,
+    rebuild,
     trials_file,
 )
 from mlflow_ngraph.workloads.specs import running
@@ -53,7 +53,7 @@ def prepare(
     seed: int,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Materials:
-    """Write what compilers need of a workload into ``directory``; what is there already stays.
+    """Write the materials of a workload into ``directory``; existing ones stay.
 
     Parameters and errors are those of `Preparation` and its methods.
     """
@@ -64,23 +64,10 @@ def prepare(
 
 
 class Preparation:
-    """A workload that is built and lives on, so that it can be exported once it is known who needs an export.
+    """A built workload that stays in memory until it is known which exports are needed.
 
-    Parameters
-    ----------
-    directory : Path
-        Where the materials are written; what is there already stays.
-    seed : int
-        Seeds the inputs.
-    progress : Callable[[str], None]
-        Called with the name of each stage before it begins.
-
-    Raises
-    ------
-    WorkloadError
-        The workload cannot be built, or does not run on its own inputs.
-    NGraphError
-        The directory holds materials of another workload.
+    Raises `WorkloadError` if it cannot be built or fails on its own inputs, and `NGraphError` if the directory holds
+    materials of another workload.
     """
 
     def __init__(
@@ -95,22 +82,22 @@ class Preparation:
 
         directory.mkdir(parents=True, exist_ok=True)
         progress("build")
-        mkl_warmup.settle()
+        mkl_warmup.warm_up()
         self._directory = directory
         self._progress = progress
         self._local = workload.localise(directory)
         self.materials, self._baseline = self._open(workload, seed)
-        self._samples = samples.kept(directory)
+        self._samples = samples.stored_samples(directory)
         self._exporter = Exporter(self.materials, self._baseline, self._local, directory)
 
     def add_references(self, batch_sizes: Sequence[int]) -> None:
-        """Write inputs and reference outputs for ``batch_sizes``; a model with a fixed one gets that one only."""
+        """Write inputs and reference outputs for ``batch_sizes``, or for a model's only batch size."""
         for batch in _missing(self.materials, batch_sizes):
             self._progress(f"reference b{batch}")
             _add_reference(self.materials, self._baseline, self._samples, self._directory, batch)
 
     def export(self, formats: Sequence[Format]) -> None:
-        """Export what is missing of ``formats``. One that cannot be exported is recorded with the reason."""
+        """Export missing ``formats``. A failed export is recorded with the reason."""
         for kind in formats:
             if kind == "module":  # the weights are written already
                 continue
@@ -118,7 +105,6 @@ class Preparation:
             self._exporter.add(kind)
 
     def _open(self, workload: Workload, seed: int) -> tuple[Materials, Baseline]:
-        """The materials that are there, or new ones."""
         directory = self._directory
         if not Materials.exist(directory):
             return _begin(workload, self._local, directory, seed)
@@ -159,7 +145,7 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
 def _observe(
     baseline: Baseline, materials: Materials, given: Sequence[NDArray[Any]] | None, local: Workload, directory: Path
 ) -> Behaviour:
-    """What the baseline does when it is run again and again, and when it is built again."""
+    """Observe the baseline in repeated runs, and after a rebuild."""
     inputs = materials.info.inputs
     batch = materials.info.fixed_batch or _SEVERAL
     example = _example(materials, given, batch)
@@ -168,13 +154,13 @@ def _observe(
     with running(str(materials.ref), inputs, batch):
         behaviour = observe(baseline, example, others)
         if not behaviour.impure and isinstance(baseline, ModuleBaseline):
-            again = ModuleBaseline(restored(local, materials.wrapped, directory), materials.wrapped)
-            behaviour.impure = begun_otherwise(baseline, again, example, others)
+            again = ModuleBaseline(rebuild(local, materials.wrapped, directory), materials.wrapped)
+            behaviour.impure = differs_when_rebuilt(baseline, again, example, others)
     return behaviour
 
 
 def _accepts(baseline: Baseline, inputs: Sequence[NDArray[Any]]) -> bool:
-    """Whether a model takes inputs that nobody has asked it to take, such as another step of a range."""
+    """True if a model accepts inputs outside the example, such as another step of a range."""
     try:
         baseline.run(inputs)
     except MemoryError:
@@ -185,7 +171,7 @@ def _accepts(baseline: Baseline, inputs: Sequence[NDArray[Any]]) -> bool:
 
 
 def _build(local: Workload) -> Baseline:
-    """The live model, or the ONNX file where it has one that PyTorch cannot express."""
+    """Build the live model, or return the ONNX file where PyTorch cannot express it."""
     from mlflow_ngraph.workloads.evaluation import evaluate
 
     try:
@@ -205,7 +191,7 @@ def _build(local: Workload) -> Baseline:
 
 
 def _reopen(local: Workload, directory: Path) -> Baseline:
-    """The model as `_build` made it, with the same weights."""
+    """Rebuild the model of `_build` with the same weights."""
     try:
         source = Source(directory)
         return ModuleBaseline(source.module(), source.materials.wrapped)
@@ -217,7 +203,7 @@ def _reopen(local: Workload, directory: Path) -> Baseline:
 
 
 def _require_fp32(module: torch.nn.Module, workload: str) -> None:
-    """Other precisions are for compilers to choose; parity needs the model itself in fp32."""
+    """Refuse models in other precisions: compilers choose the precision, and parity needs fp32."""
     import torch
 
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -264,7 +250,7 @@ def _add_reference(
 
 
 def _example(materials: Materials, given: Sequence[NDArray[Any]] | None, batch: int) -> list[NDArray[Any]]:
-    """The samples that were given, or the seeded example, at a batch size."""
+    """Given samples, or the seeded example, at a batch size."""
     return samples.drawn(materials.info.inputs, given, batch, np.random.default_rng([materials.seed, batch]))
 
 

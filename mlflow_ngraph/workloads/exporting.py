@@ -1,4 +1,4 @@
-"""Turn the live model of a workload into the formats that compilers start from. For child processes only."""
+"""Export the live model of a workload in the formats of compilers. For child processes only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
-from mlflow_ngraph.workloads.behaviour import worded
+from mlflow_ngraph.workloads.behaviour import first_places
 from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _EXAMPLE_BATCH = 2
 
 
 class Exporter:
-    """Adds formats to materials. A program, once exported, serves the ONNX export too."""
+    """Adds formats to materials. An exported program serves the ONNX export too."""
 
     def __init__(self, materials: Materials, baseline: Baseline, workload: Workload, directory: Path) -> None:
         self._materials = materials
@@ -39,7 +39,7 @@ class Exporter:
         self._programs: dict[str, tuple[torch.export.ExportedProgram, float]] = {}
 
     def add(self, kind: Format) -> None:
-        """Export what is missing of a format; the reason is recorded where that fails."""
+        """Export a missing format; a failure is recorded with its reason."""
         export = self._materials.formats.get(kind, Export())
         if export.error is not None:
             return
@@ -50,7 +50,9 @@ class Exporter:
         elif isinstance(self._baseline, OnnxBaseline):
             export.error = self._baseline.reason
         elif self._materials.behaviour.printed:
-            export.error = f"Python reads data as text in {worded(self._materials.behaviour.printed)}: no graph does"
+            export.error = (
+                f"Python reads data as text in {first_places(self._materials.behaviour.printed)}: no graph does"
+            )
         elif scripted := _scripted(self._baseline.module):
             export.error = f"{scripted} is a TorchScript module: torch.export takes Python code only"
         elif kind == "onnx" and (numbers := _complex(self._materials.outputs)):
@@ -60,7 +62,7 @@ class Exporter:
         self._materials.write(self._directory)
 
     def _adopt(self, export: Export, file: Path) -> None:
-        """The workload came as ONNX: what it came as is what compilers get."""
+        """Use the workload's own ONNX file."""
         only = self._materials.info.fixed_batch
         export.dynamic = only is None
         export.static_because = None if only is None else f"the file has a fixed batch size of {only}"
@@ -82,7 +84,7 @@ class Exporter:
                     export.error = export.error or self._try(kind, export, str(batch))
 
     def _try(self, kind: Format, export: Export, key: str) -> str | None:
-        """Export for one key; the reason in one line where that fails."""
+        """Export for one key, or return the reason for failure in one line."""
         stem, suffix = _STEMS[kind]
         path = self._directory / (f"{stem}{suffix}" if key == ANY_BATCH else f"{stem}-b{key}{suffix}")
         try:
@@ -101,7 +103,7 @@ class Exporter:
         return None
 
     def _program(self, key: str) -> tuple[torch.export.ExportedProgram, float]:
-        """The program for a key, and the seconds that its export took."""
+        """Program for a key, and the duration of its export in seconds."""
         if key not in self._programs:
             assert not isinstance(self._baseline, OnnxBaseline)
             start = time.perf_counter()
@@ -113,7 +115,7 @@ class Exporter:
 
 
 def _scripted(module: torch.nn.Module) -> str:
-    """The name of a part that has left Python; empty where there is none."""
+    """Name of the first scripted part; empty where there is none."""
     import torch
 
     found = (name or "the model" for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule))
@@ -121,14 +123,14 @@ def _scripted(module: torch.nn.Module) -> str:
 
 
 def _complex(outputs: Sequence[TensorSpec]) -> str:
-    """The name of an output of complex numbers; empty where there is none."""
+    """Name of the first complex output; empty where there is none."""
     return next((spec.name for spec in outputs if np.dtype(spec.dtype).kind == "c"), "")
 
 
 def to_program(
     module: torch.nn.Module, inputs: Sequence[TensorSpec], batch: int | None
 ) -> torch.export.ExportedProgram:
-    """Export a module for one batch size, or, with None, for all."""
+    """Export a module for one batch size, or for all with None."""
     from torch.export import Dim, ShapesCollection, export
 
     from mlflow_ngraph.workloads.calling import tensors
@@ -153,7 +155,7 @@ def _require_evaluation(program: torch.export.ExportedProgram) -> None:
 
 
 def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write a program, whole or not at all."""
+    """Write a program atomically."""
     import torch
 
     temporary = path.with_name(f"partial-{path.name}")  # torch insists on the suffix
@@ -164,7 +166,7 @@ def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
 def save_onnx(
     program: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], path: Path
 ) -> None:
-    """Convert a program to ONNX under the names of its inputs and outputs, and write it, whole or not at all."""
+    """Convert a program to ONNX with the names of its inputs and outputs, and write it atomically."""
     import torch
 
     with _adapted(program):
@@ -189,7 +191,6 @@ def save_onnx(
 
 
 def _rename_axis(converted: torch.onnx.ONNXProgram, old: str, new: str) -> None:
-    """Give an axis its name throughout a converted program."""
     if hasattr(converted, "rename_axes"):
         converted.rename_axes({old: new})
         return
@@ -201,11 +202,11 @@ def _rename_axis(converted: torch.onnx.ONNXProgram, old: str, new: str) -> None:
 
 @contextmanager
 def _adapted(program: torch.export.ExportedProgram) -> Iterator[None]:
-    """A program that, within the block, says what it says in words that the exporter takes.
+    """Adapt a program within the block to the limits of the ONNX exporter.
 
-    It copies wherever it asks for a tensor that is laid out in order. A fused attention lays its output out so that such a tensor
-    is there already, and the exporter drops the request; the operators that the attention is taken apart into do not, and what
-    views their output in another shape fails. And an extreme over all axes names them: the exporter wants some.
+    The exporter drops requests for contiguous tensors, because fused attention already returns such; the decomposed
+    attention does not, and views of its output fail. So contiguous tensors are copied. The exporter also requires the
+    axes of a reduction to be listed.
     """
     import torch
 
@@ -230,7 +231,7 @@ def _adapted(program: torch.export.ExportedProgram) -> Iterator[None]:
 
 
 def _symbol(nodes: Sequence[Any], inputs: Sequence[TensorSpec]) -> str:
-    """What the exporter called the batch axis."""
+    """Exporter's name of the batch axis."""
     return next(
         str(node.shape[spec.shape.index(BATCH)])
         for node, spec in zip(nodes, inputs, strict=True)

@@ -1,4 +1,4 @@
-"""What workloads that come from a model file share."""
+"""Common bases of workloads whose user may name samples, and of those that come from a model file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import BatchAxis, Init, Workload, WorkloadRef
-from mlflow_ngraph.workloads.options import canonical, parse_options
+from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
 from mlflow_ngraph.workloads.specs import FileOptions
 
 if TYPE_CHECKING:
@@ -21,17 +21,9 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def require_content(path: Path, kind: str) -> None:
-    """See that there is a file, and that it is none of what people have in place of a model.
+    """Check that a file exists, and is no usual stand-in for a model.
 
-    Parameters
-    ----------
-    kind : str
-        What it should be, such as ``ONNX file``.
-
-    Raises
-    ------
-    WorkloadError
-        There is none, or it is empty, a pointer of Git LFS, or a page of the web.
+    Raises `WorkloadError` if it is missing or empty, a pointer of Git LFS, or a web page.
     """
     if not path.is_file():
         raise WorkloadError(f"no {kind} {path}: paths are relative to the directory where the study is started")
@@ -48,31 +40,22 @@ def require_content(path: Path, kind: str) -> None:
 
 
 def copied(file: Path | str, to: Path | str) -> None:
-    """Copy a file that somebody may write to."""
+    """Copy a file that may be written to."""
     shutil.copyfile(file, to)
 
 
 def linked(file: Path | str, to: Path | str) -> None:
-    """A second name for a file that nobody writes to any more where the file system can, else a copy."""
+    """Hard-link a read-only file where the file system can, else copy it."""
     try:
         os.link(file, to)
     except OSError:
         copied(file, to)
 
 
-class FileWorkload(Workload):
-    """``<scheme>:<path>`` with what the file leaves open about its inputs."""
+class SampledWorkload(Workload):
+    """A workload with `SampledOptions`."""
 
-    def __init__(self, ref: WorkloadRef, init: Init) -> None:
-        self._options = parse_options(FileOptions, ref)
-        super().__init__(canonical(ref, self._options), init)
-        self._path = Path(ref.target)
-        self._own = False
-        """Whether the file is a copy that nobody else writes to."""
-
-    @property
-    def label(self) -> str:
-        return self._options.label or Path(self.ref.target).stem
+    _options: SampledOptions
 
     @property
     def family(self) -> str:
@@ -85,11 +68,28 @@ class FileWorkload(Workload):
     def samples(self) -> list[NDArray[Any]] | None:
         from mlflow_ngraph.workloads import given_samples
 
-        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
+        return given_samples.load_samples(self._options.samples, self.inputs(), str(self.ref))
 
     def check(self) -> None:
         self.inputs()
         self.samples()
+
+
+class FileWorkload(SampledWorkload):
+    """Workload ``<scheme>:<path>`` with options for its inputs."""
+
+    _options: FileOptions
+
+    def __init__(self, ref: WorkloadRef, init: Init) -> None:
+        self._options = parse_options(FileOptions, ref)
+        super().__init__(canonical(ref, self._options), init)
+        self._path = Path(ref.target)
+        self._own = False
+        """True if the file is a copy that nobody else writes to."""
+
+    @property
+    def label(self) -> str:
+        return self._options.label or Path(self.ref.target).stem
 
     def file_bytes(self) -> int | None:
         return self._path.stat().st_size

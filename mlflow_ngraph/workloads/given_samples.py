@@ -1,4 +1,4 @@
-"""The samples that a user names, read from a file or made by a function. For child processes only."""
+"""Load samples that a user names, from a file or a function. For child processes only."""
 
 from __future__ import annotations
 
@@ -22,18 +22,14 @@ if TYPE_CHECKING:
     Arrays = list[NDArray[Any]]
 
 
-def given(source: str | None, inputs: Sequence[TensorSpec], workload: str) -> Arrays | None:
-    """The samples that the options of a workload name, in the order of its inputs; None where they name none.
+def load_samples(source: str | None, inputs: Sequence[TensorSpec], workload: str) -> Arrays | None:
+    """Samples that the options of a workload name, in the order of its inputs; None where there are none.
 
-    Parameters
-    ----------
-    source : str | None
-        A file of arrays by input name, or a function that returns such a mapping: ``module:function`` or ``file.py:function``.
+    ``source`` is a file of arrays by input name, or a function that returns them: ``module:function`` or
+    ``file.py:function``.
 
-    Raises
-    ------
-    WorkloadError
-        There is no such file or function, it lacks an input or has one too many, or an array does not suit its input.
+    Raises `WorkloadError` if the source does not exist, its names are not those of the inputs, or an array does not
+    fit.
     """
     if source is None:
         return None
@@ -57,7 +53,7 @@ def given(source: str | None, inputs: Sequence[TensorSpec], workload: str) -> Ar
 
 
 def _made(origin: str, name: str, place: str) -> dict[str, NDArray[Any]]:
-    """What a function of the user returns. Random numbers are seeded, so that it is the same in every process."""
+    """Call the user's function with seeded random numbers, so that every process gets the same samples."""
     from mlflow_ngraph.workloads.initialise import seeded
 
     try:
@@ -71,9 +67,9 @@ def _made(origin: str, name: str, place: str) -> dict[str, NDArray[Any]]:
 
 
 def _imported(origin: str) -> Any:
-    """A module by its name, also from the current directory, or a file of Python."""
+    """Import a module by name, also from the current directory, or a Python file."""
     if not origin.endswith(".py"):
-        own_code.importable()
+        own_code.add_current_directory()
         return importlib.import_module(origin)
     if not Path(origin).is_file():
         raise WorkloadError("no such file: paths are relative to the directory where the study is started")

@@ -1,4 +1,4 @@
-"""How large the integers of an input may be: what they pick rows of says it. Imports torch: for child processes only."""
+"""Bounds of integer inputs, from the tables that they index. Imports torch: for child processes only."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ _ANY = ("remainder", "fmod", "bitwise_and")
 
 
 def bounded(module: nn.Module, inputs: Sequence[TensorSpec], unbounded: set[str]) -> tuple[TensorSpec, ...]:
-    """The inputs with the ranges that one run of the model shows.
-
-    Parameters
-    ----------
-    unbounded : set[str]
-        The inputs whose range nobody has given.
-    """
+    """Set the ranges of ``unbounded`` inputs from one run of the model."""
     asked = [spec for spec in inputs if spec.name in unbounded and np.dtype(spec.dtype).kind in "iu"]
     if not asked:
         return tuple(inputs)
@@ -55,7 +49,7 @@ def bounded(module: nn.Module, inputs: Sequence[TensorSpec], unbounded: set[str]
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Follows inputs to where they are indices."""
+    """Follows inputs to the operators that use them as indices."""
 
     def __init__(self, inputs: Mapping[str, torch.Tensor]) -> None:
         super().__init__()

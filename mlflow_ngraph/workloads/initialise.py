@@ -1,12 +1,12 @@
-"""Random parameters that keep every branch of a network alive, so that a parity check can fail.
+"""Draw random parameters that keep every branch of a network alive, so that a parity check can fail.
 
-Published initialisations switch residual branches off: the last normalisation of a ResNet branch and the LayerScale
-of a transformer start at (almost) zero, so an engine could drop the branch unnoticed. `calibrate` replaces what is
-constant by random values, lifts weights that are too small to carry a signal, and fits the running statistics of
-batch normalisation to random inputs. The other danger is a chaotic network: with batch normalisation around zero in
-front of every rectifier, a rounding error in the first layer of a deep network grows a thousandfold, and a correct
-engine looks wrong. So signals are shifted towards the linear side, and branches are damped where they end.
-Imports torch: for child processes only.
+Published initialisations switch residual branches off: the last normalisation of a ResNet branch and the LayerScale of
+a transformer start at (almost) zero, so an engine could drop the branch unnoticed. `calibrate` replaces constants by
+random values, lifts weights that are too small to carry a signal, and fits the running statistics of batch
+normalisation to random inputs. The other danger is a chaotic network: with batch normalisation around zero in front of
+every rectifier, a rounding error in the first layer of a deep network grows a thousandfold, and a correct engine looks
+wrong. So signals are shifted towards the linear side, and branches are damped where they end. Imports torch: for child
+processes only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DRAWS = (
     nn.init.kaiming_normal_,
     nn.init.kaiming_uniform_,
 )
-"""What fills a tensor with random numbers, as far as torch lets us step in between."""
+"""Functions that fill a tensor with random numbers, as far as torch lets them be intercepted."""
 _BATCH = 4
 _BATCHES = 2
 _NORMALISATIONS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
@@ -55,7 +55,7 @@ _GATE_LIMIT = 1e-2
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw random numbers from ``seed`` within the block, torch's, NumPy's and Python's, and go on as before after it."""
+    """Seed torch, NumPy and Python within the block, and restore their generators after it."""
     python, of_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -69,7 +69,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class Uninitialised(TorchFunctionMode):  # type: ignore[misc]
-    """Within the block no parameter is drawn: several times faster, for a model that gets saved parameters next."""
+    """Skip drawing parameters within the block: several times faster when saved ones follow."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in _DRAWS:
@@ -84,17 +84,9 @@ def calibrate(
     workload: str,
     samples: Sequence[NDArray[Any]] | None = None,
 ) -> None:
-    """Make every parameter of a randomly initialised ``model`` matter, in place; the same everywhere for a seed.
+    """Make every parameter of a randomly initialised ``model`` matter, in place; reproducible by seed.
 
-    Parameters
-    ----------
-    samples : Sequence[NDArray[Any]] | None
-        What the model runs on, as in `mlflow_ngraph.workloads.samples.drawn`; None for random values.
-
-    Raises
-    ------
-    WorkloadError
-        The model, called ``workload`` in the message, does not run on its inputs.
+    Raises `WorkloadError` if the model fails on its inputs.
     """
     with torch.no_grad():
         _enliven_all(model, torch.Generator().manual_seed(seed))
@@ -114,7 +106,7 @@ def _enliven_all(model: nn.Module, generator: torch.Generator) -> None:
 
 
 def _branch_ends(model: nn.Module) -> Iterator[nn.Module]:
-    """The last of several batch normalisations of a block, which by convention ends the block's branch."""
+    """Last of several batch normalisations of a block, which by convention ends the block's branch."""
     for module in model.modules():
         normalisations = [child for child in module.children() if isinstance(child, _BatchNorm)]
         if len(normalisations) > 1 and module is not model:
@@ -150,7 +142,7 @@ def _replace_constant(name: str, parameter: nn.Parameter, generator: torch.Gener
 
 
 def _lift(parameter: nn.Parameter, target: float) -> None:
-    """Scale up to a standard deviation that keeps the size of a signal; larger parameters stay as they are."""
+    """Scale up to a standard deviation that preserves the size of a signal; larger parameters stay."""
     spread = float(parameter.std())
     if 0 < spread < target:
         parameter.mul_(target / spread)
@@ -159,7 +151,7 @@ def _lift(parameter: nn.Parameter, target: float) -> None:
 def _fit_statistics(
     model: nn.Module, inputs: Sequence[TensorSpec], seed: int, samples: Sequence[NDArray[Any]] | None
 ) -> None:
-    """Set the running statistics of batch normalisation to the averages over a few batches."""
+    """Set the running statistics of batch normalisation to averages over a few batches."""
     normalisations = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not normalisations:
         return

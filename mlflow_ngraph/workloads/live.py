@@ -1,4 +1,4 @@
-"""A module that somebody holds in memory, in a notebook or a script, as a workload of a study."""
+"""Workload of a module in memory, from a notebook or a script."""
 
 from __future__ import annotations
 
@@ -33,12 +33,9 @@ class Live:
     """Directory below whose ``modules`` it is written; default: that of the studies."""
 
     def written(self) -> dict[str, Any]:
-        """Write the module out; the workload as a study file would have it. Equal modules give the equal workload.
+        """Write the module to files, and return the workload for a study file. Equal modules give equal workloads.
 
-        Raises
-        ------
-        WorkloadError
-            It cannot be written; says why, and what to do.
+        Raises `WorkloadError` if it cannot be written, with advice.
         """
         from mlflow_ngraph.workloads.writing_out import write_out
 
@@ -46,6 +43,6 @@ class Live:
 
 
 def is_module(value: object) -> bool:
-    """Whether something is a PyTorch module; whoever has one has imported torch."""
+    """True if an object is a PyTorch module, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)

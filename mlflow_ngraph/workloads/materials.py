@@ -1,4 +1,4 @@
-"""What a prepared workload leaves on disk, and how compilers read it.
+"""Files of a prepared workload, written once and read by compilers.
 
 A directory holds ``materials.json``, ``weights.safetensors``, the exports (``model.pt2``, ``model.onnx``, or one per
 batch size such as ``model-b8.onnx`` where a model cannot be exported for all), and for every batch size the seeded
@@ -43,27 +43,27 @@ _SCHEMA = 3
 
 @dataclass
 class Export:
-    """What became of one format."""
+    """Result of one export."""
 
     dynamic: bool = True
-    """Whether one export serves every batch size."""
+    """True if one export serves every batch size."""
     files: dict[str, str] = field(default_factory=dict)
     """Path relative to the directory, by batch size, or under ``*`` for every batch size."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time of the export, from the live module on, by the same keys."""
     static_because: str | None = None
-    """Why there is no export with a dynamic batch size."""
+    """Reason why there is no export with a dynamic batch size."""
     error: str | None = None
-    """Why there is no export at all, in the exporter's own words."""
+    """Reason why there is no export at all, in the exporter's own words."""
 
     def key(self, batch: int | None) -> str:
-        """Where the export for a batch size is; None asks for the one that serves all."""
+        """Key of the export for a batch size; None is the one for all."""
         return ANY_BATCH if self.dynamic or batch is None else str(batch)
 
 
 @dataclass
 class Materials:
-    """The content of ``materials.json``."""
+    """Content of ``materials.json``."""
 
     ref: WorkloadRef
     init: Init
@@ -72,10 +72,10 @@ class Materials:
     digest: str
     """Identifies what the model computes: see `mlflow_ngraph.workloads.content`."""
     reference_by: str
-    """What computed the reference outputs."""
+    """Runtime of the reference outputs."""
     versions: dict[str, str]
     wrapped: list[Wrapper] = field(default_factory=list)
-    """What the model needs around it, from the inside out."""
+    """Wrappers that the model needs, from the inside out."""
     behaviour: Behaviour = field(default_factory=Behaviour)
     outputs: tuple[TensorSpec, ...] = ()
     batch_sizes: list[int] = field(default_factory=list)
@@ -83,11 +83,10 @@ class Materials:
 
     @staticmethod
     def exist(directory: Path) -> bool:
-        """Whether the directory holds materials."""
         return (directory / _FILE).is_file()
 
     def write(self, directory: Path) -> None:
-        """Replace the file at once, so that a reader never sees half of it."""
+        """Write the file atomically."""
         content = {"schema": _SCHEMA, **asdict(self)}
         temporary = directory / f"{_FILE}.tmp"
         temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -95,13 +94,7 @@ class Materials:
 
     @classmethod
     def read(cls, directory: Path) -> Materials:
-        """Read the file.
-
-        Raises
-        ------
-        NGraphError
-            It is missing, damaged or of another version.
-        """
+        """Read the file. Raises `NGraphError` if it is missing, damaged or of another version."""
         path = directory / _FILE
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -113,7 +106,7 @@ class Materials:
 
 
 def _typed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that JSON does not bring back by itself."""
+    """Restore types that JSON does not keep."""
     return {
         "ref": WorkloadRef(**content["ref"]),
         "init": Init(**content["init"]),
@@ -133,72 +126,62 @@ class Source:
 
     @property
     def info(self) -> WorkloadInfo:
-        """What is known about the model."""
         return self.materials.info
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs, in the order in which every format takes them and under the names the ONNX export has."""
+        """Inputs, in the order of every format and with the names of the ONNX export."""
         return self.materials.info.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """The flattened outputs, in the order in which every format gives them."""
+        """Flattened outputs, in the order of every format."""
         return self.materials.outputs
 
     @property
     def digest(self) -> str:
-        """Identifies what the model computes: its inputs, weights, and files or code."""
+        """Digest of the model's function: its inputs, weights, and files or code."""
         return self.materials.digest
 
     def dynamic(self, kind: Format) -> bool:
-        """Whether one export of this format serves every batch size."""
+        """True if one export of this format serves every batch size."""
         return self._export(kind).dynamic
 
     def export_seconds(self, kind: Format, batch: int | None = None) -> float:
-        """How long the export for a batch size took, from the live module on."""
+        """Duration of the export for a batch size, from the live module on."""
         export = self._export(kind)
         return export.seconds[export.key(batch)]
 
     def exported(self, batch: int | None = None) -> Path:
-        """The ``torch.export`` program for a batch size; None asks for the one with a dynamic batch size.
+        """The ``torch.export`` program for a batch size; None asks for a dynamic one.
 
-        Raises
-        ------
-        UnsupportedError
-            The exporter failed; the message is its own reason.
+        Raises `UnsupportedError` if the exporter failed, with its own reason.
         """
         return self._file("exported", batch)
 
     def onnx(self, batch: int | None = None) -> Path:
-        """The ONNX file for a batch size; None asks for the one with a dynamic batch size.
+        """ONNX file for a batch size; None asks for a dynamic one.
 
-        Raises
-        ------
-        UnsupportedError
-            The exporter failed; the message is its own reason.
+        Raises `UnsupportedError` if the exporter failed, with its own reason.
         """
         return self._file("onnx", batch)
 
     def example(self, batch: int) -> list[NDArray[Any]]:
-        """The seeded random inputs at a batch size."""
+        """Seeded random inputs at a batch size."""
         return self._arrays("inputs", batch)
 
     def reference(self, batch: int) -> list[NDArray[Any]]:
-        """The baseline's outputs in fp32 for `example`, flattened."""
+        """The baseline's flattened outputs in fp32 for `example`."""
         return self._arrays("reference", batch)
 
     def exact(self, batch: int) -> list[NDArray[Any]] | None:
-        """The same in double precision; None where the model has no such form."""
+        """Outputs for `example` in double precision; None where the model has no such form."""
         return self._arrays("exact", batch) if (self.directory / arrays_file("exact", batch)).is_file() else None
 
     def trials(self, batch: int, *, facts_only: bool = False) -> Trials:
-        """What engines are compared with beside `example`, at a batch size; nothing for a model that is no function.
+        """Further inputs to compare engines on, at a batch size; none for a model that is no function.
 
-        Parameters
-        ----------
-        facts_only : bool
-            Leave out the outputs, which take memory.
+        ``facts_only`` leaves out the outputs, which take memory.
         """
         self._require(batch)
         facts = self.directory / trials_file(batch)
@@ -207,16 +190,13 @@ class Source:
         return Trials.read(facts, None if facts_only else self.directory / arrays_file("trials", batch))
 
     def module(self) -> torch.nn.Module:
-        """The live model in evaluation mode with the prepared weights, built anew.
+        """Rebuild the live model in evaluation mode with the prepared weights.
 
-        Raises
-        ------
-        UnsupportedError
-            The workload is no PyTorch model and cannot be expressed as one.
+        Raises `UnsupportedError` if PyTorch cannot express the workload.
         """
         self._export("module")
         workload = create(self.materials.ref, self.materials.init).localise(self.directory)
-        return restored(workload, self.materials.wrapped, self.directory)
+        return rebuild(workload, self.materials.wrapped, self.directory)
 
     def _file(self, kind: Format, batch: int | None) -> Path:
         export = self._export(kind)
@@ -241,7 +221,7 @@ class Source:
             return [content[f"arr_{index}"] for index in range(len(content.files))]
 
     def _require(self, batch: int) -> None:
-        """See that there are inputs and outputs of a batch size."""
+        """Check that inputs and outputs of a batch size exist."""
         only = self.info.fixed_batch
         if only is not None and batch != only:
             raise UnsupportedError(f"{self.info.label} accepts batch size {only} only, not {batch}")
@@ -249,8 +229,8 @@ class Source:
             raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
 
 
-def restored(workload: Workload, wrapped: Sequence[Wrapper], directory: Path) -> torch.nn.Module:
-    """A model built anew, in evaluation mode, with the weights that are saved in ``directory``."""
+def rebuild(workload: Workload, wrapped: Sequence[Wrapper], directory: Path) -> torch.nn.Module:
+    """Rebuild a model in evaluation mode with the weights in ``directory``."""
     from mlflow_ngraph.workloads.calling import wrap
     from mlflow_ngraph.workloads.evaluation import evaluate
     from mlflow_ngraph.workloads.weights import load
@@ -261,10 +241,10 @@ def restored(workload: Workload, wrapped: Sequence[Wrapper], directory: Path) ->
 
 
 def trials_file(batch: int) -> str:
-    """The name of the file that says which trials there are."""
+    """Name of the file that lists the trials."""
     return f"trials-b{batch}.json"
 
 
 def arrays_file(kind: str, batch: int) -> str:
-    """The name of a file of arrays, such as ``reference-b8.npz``; the arrays are called arr_0, arr_1, ..."""
+    """Name of a file of arrays, such as ``reference-b8.npz``; the arrays are called arr_0, arr_1, ..."""
     return f"{kind}-b{batch}.npz"

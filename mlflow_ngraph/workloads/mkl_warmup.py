@@ -1,9 +1,9 @@
-"""Elementary functions of PyTorch on the CPU, as exact in a process's first call as in every other.
+"""Warm up MKL, so that PyTorch's elementary functions are exact from the first call of a process.
 
-PyTorch leaves them to MKL, which chooses the code of a function when it is called for the first time. Where several threads
-do that at once, MKL before 2025 may give one of them code of low accuracy, for this one call: wrong from the fourth digit on
-(https://github.com/pytorch/pytorch/issues/188792). Seeded weights then are others than in the process before, and a reference
-is not what a model computes. Imports torch: for child processes only.
+MKL chooses the code of a function at its first call. Where several threads do that at once, MKL before 2025 may give
+one of them code of low accuracy, for this one call: wrong from the fourth digit on
+(https://github.com/pytorch/pytorch/issues/188792). Seeded weights then differ between processes, and a reference is not
+the model's output. Imports torch: for child processes only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _FEW = 64
 
 
 @cache
-def settle() -> None:
-    """Call each function once, in one thread. Before anything else is computed; calling it again does nothing."""
+def warm_up() -> None:
+    """Call each function once, in one thread, before any other computation. Calling it again does nothing."""
     for kind in (torch.float32, torch.float64):
         numbers = torch.full((_FEW,), 0.5, dtype=kind)
         for name in FUNCTIONS:

@@ -1,4 +1,4 @@
-"""A model that was logged to MLflow, in the PyTorch or the ONNX flavor."""
+"""Workload of a model logged to MLflow, in the PyTorch or the ONNX flavor."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mlflow_ngraph.addresses import hidden
+from mlflow_ngraph.addresses import redacted
 from mlflow_ngraph.errors import DependencyError, WorkloadError
 from mlflow_ngraph.workloads import own_code
-from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
-from mlflow_ngraph.workloads.file import linked
+from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
+from mlflow_ngraph.workloads.file import SampledWorkload, linked
 from mlflow_ngraph.workloads.onnx import OnnxWorkload
 from mlflow_ngraph.workloads.options import canonical, parse_options
 from mlflow_ngraph.workloads.specs import DeclaredInput, FileOptions, Inputs, named_specs, resolve
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
 _COPY = Path("mlflow-model")
 
@@ -31,10 +30,11 @@ class MlflowOptions(FileOptions):
     """The inputs, when the model was logged without a signature; a list or a mapping as for ``torch:``."""
 
 
-class MlflowWorkload(Workload):
+class MlflowWorkload(SampledWorkload):
     """``mlflow:<model URI>``, such as ``mlflow:models:/detector@champion``."""
 
     scheme: ClassVar[str] = "mlflow"
+    _options: MlflowOptions
 
     def __init__(self, ref: WorkloadRef, init: Init) -> None:
         self._options = parse_options(MlflowOptions, ref)
@@ -45,18 +45,6 @@ class MlflowWorkload(Workload):
     @property
     def label(self) -> str:
         return self._options.label or self.ref.target.rpartition(":")[2].strip("/").replace("/", "-")
-
-    @property
-    def family(self) -> str:
-        return self._options.family or self.scheme
-
-    @property
-    def batch_axis(self) -> BatchAxis | None:
-        return self._options.batch_axis
-
-    def check(self) -> None:
-        self.inputs()
-        self.samples()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         onnx = self._as_onnx()
@@ -74,11 +62,6 @@ class MlflowWorkload(Workload):
         names = [spec.name for spec in self.inputs()]
         said = {name for name, entry in zip(names, entries, strict=False) if entry.high is not None}
         return set(names) - self._options.ranges.keys() - said
-
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import given_samples
-
-        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.calling import KeywordCall
@@ -115,12 +98,12 @@ class MlflowWorkload(Workload):
 
     @cached_property
     def _scratch(self) -> tempfile.TemporaryDirectory[str]:
-        """Where a model lies that is looked at before it is prepared; goes away with this object."""
+        """Temporary directory of a model that is inspected before it is prepared."""
         return tempfile.TemporaryDirectory(prefix="mlflow-ngraph-")
 
     @cached_property
     def _model(self) -> tuple[Any, Path]:
-        """The description of the saved model, and its directory; downloaded unless it is there."""
+        """Description and directory of the saved model, downloaded once."""
         directory = self._directory or self._download(Path(self._scratch.name))
         from mlflow.models import Model
 
@@ -139,12 +122,12 @@ class MlflowWorkload(Workload):
         try:
             downloaded = mlflow.artifacts.download_artifacts(artifact_uri=self.ref.target, dst_path=str(target))
         except (mlflow.MlflowException, OSError) as error:
-            reason = hidden(" ".join(str(error).split()), mlflow.get_tracking_uri(), mlflow.get_registry_uri())
+            reason = redacted(" ".join(str(error).split()), mlflow.get_tracking_uri(), mlflow.get_registry_uri())
             raise WorkloadError(f"workload {self.ref}: cannot fetch the model: {reason}") from error
         return Path(downloaded)
 
     def _as_onnx(self) -> OnnxWorkload | None:
-        """The workload of the ONNX file within, where the model was logged as ONNX."""
+        """Workload of the ONNX file in a model of the ONNX flavor."""
         model, directory = self._model
         flavor = model.flavors.get("onnx")
         if flavor is None:
@@ -158,7 +141,7 @@ class MlflowWorkload(Workload):
         from mlflow.pytorch import load_model
 
         _, directory = self._model
-        own_code.importable()  # a pickle names its classes
+        own_code.add_current_directory()  # a pickle names its classes
         try:
             model: torch.nn.Module = load_model(str(directory), map_location="cpu")
         except Exception as error:  # unpickling raises whatever the model's code does
@@ -167,7 +150,6 @@ class MlflowWorkload(Workload):
         return model
 
     def _declared(self) -> list[DeclaredInput]:
-        """The inputs of the signature that the model was logged with."""
         model, _ = self._model
         schema = model.signature.inputs if model.signature else None
         if schema is None or not schema.is_tensor_spec():

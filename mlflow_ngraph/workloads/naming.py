@@ -1,4 +1,4 @@
-"""What workloads are called where several are shown together: by their labels, with more where two share one."""
+"""Unique names of workloads in tables: labels, extended where two are equal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from collections.abc import Iterator, Mapping
 from mlflow_ngraph.workloads.base import WorkloadRef
 
 
-def distinct(labels: Mapping[str, str]) -> dict[str, str]:
-    """A name for each workload that no other one has: its label, with the first thing behind it that tells it apart.
-
-    Parameters
-    ----------
-    labels : Mapping[str, str]
-        Labels by canonical reference, as workloads give them or as this function has made them of others.
-    """
+def unique_names(labels: Mapping[str, str]) -> dict[str, str]:
+    """Unique name for each workload: its label, and where needed the first property that distinguishes it."""
     by_label: dict[str, list[str]] = defaultdict(list)
     for workload, label in labels.items():
         by_label[_own(workload, label)].append(workload)
@@ -29,14 +23,8 @@ def distinct(labels: Mapping[str, str]) -> dict[str, str]:
     return named
 
 
-def may_mean(name: str, workload: str, label: str) -> bool:
-    """Whether a name is the reference of a workload without its options, or a label that told it apart from fewer others.
-
-    Parameters
-    ----------
-    workload, label : str
-        The canonical reference, and a label as `distinct` gives it.
-    """
+def matches(name: str, workload: str, label: str) -> bool:
+    """True if a name is a workload's reference without options, or its label among fewer workloads."""
     ref = WorkloadRef.recorded(workload)
     if ref is not None and ref.model == name:
         return True
@@ -44,20 +32,20 @@ def may_mean(name: str, workload: str, label: str) -> bool:
     return bool(bracket) and own == _own(workload, label) and mark in _marks(workload)
 
 
-def stem(name: str) -> str:
-    """The label that a name was made of, as far as its form tells."""
+def base_label(name: str) -> str:
+    """Label that a unique name was made from, by its form."""
     label, bracket, rest = name.partition(" (")
     return label if bracket and rest.endswith(")") else name
 
 
 def _own(workload: str, label: str) -> str:
-    """The label of a workload by itself."""
+    """Label of a workload without additions."""
     marked = (f" ({mark})" for mark in _marks(workload))
     return label.removesuffix(next((mark for mark in marked if label.endswith(mark)), ""))
 
 
 def _marks(workload: str) -> Iterator[str]:
-    """What may tell a workload from others, the shortest first: its scheme, the end of its target, options, all of it."""
+    """Properties that may distinguish a workload, the shortest first: scheme, end of target, options, all."""
     ref = WorkloadRef.recorded(workload)
     if ref is not None:
         yield ref.scheme

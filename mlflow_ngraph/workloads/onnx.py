@@ -1,4 +1,4 @@
-"""A model from an ONNX file."""
+"""Workload of an ONNX file."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OnnxWorkload(FileWorkload):
 
 
 def _try(module: torch.nn.Module, inputs: tuple[TensorSpec, ...], samples: list[NDArray[Any]] | None) -> None:
-    """Run the module once: what an operator cannot do with its attributes shows only then."""
+    """Run the module once, because unsupported attributes show only then."""
     import torch
 
     from mlflow_ngraph.workloads.calling import tensors

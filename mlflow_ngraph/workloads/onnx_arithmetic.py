@@ -1,6 +1,6 @@
-"""An ONNX graph in worse arithmetic than its own: what `arithmetic` does to PyTorch models, for files that PyTorch lacks operators for.
+"""Run an ONNX graph in less exact arithmetic, as `arithmetic` does with PyTorch models.
 
-Both functions give another graph with the same inputs and outputs, for ONNX Runtime to run. For child processes only.
+Both functions return another graph with the same inputs and outputs, for ONNX Runtime. For child processes only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AROUND_ONE = frozenset(("Celu", "Elu", "Erf", "Gelu", "Mish", "Selu", "Sigmoid"
 """Functions that compute with numbers around one on the way, however small the result is."""
 _INNER = 2.0
 _STRETCH = 9973.0
-"""What makes a number of a sine that looks like chance, and is the same every time."""
+"""Constants of a sine-based hash: pseudo-random and reproducible."""
 _LARGEST = 1e30
 _ROUNDED = frozenset(("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"))
 """Operators that give the same for all of a range."""
@@ -48,7 +48,7 @@ _COMPARED = frozenset(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod"
 
 
 def disturbed(model: onnx.ModelProto, seed: float) -> onnx.ModelProto:
-    """A graph in which the result of every node is off by up to `TIMES` roundings of its type, by others with another seed."""
+    """Graph in which the result of every node is off by up to `TIMES` roundings of its type; varies by seed."""
     changed, kinds = _copied(model)
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
@@ -64,13 +64,9 @@ def disturbed(model: onnx.ModelProto, seed: float) -> onnx.ModelProto:
 
 
 def across_steps(model: onnx.ModelProto, side: float) -> onnx.ModelProto | None:
-    """A graph in which what is rounded to steps, or compared, is larger or smaller by `BESIDE` roundings, so that what lies beside
-    the end of a step falls to its other side; None where nothing is.
+    """Graph in which rounded or compared values are moved by `BESIDE` roundings across the end of their step.
 
-    Parameters
-    ----------
-    side : float
-        1 for larger, -1 for smaller.
+    ``side`` is 1 for larger values, -1 for smaller. None where nothing is rounded or compared.
     """
     changed, kinds = _copied(model)
     nodes: list[onnx.NodeProto] = []
@@ -89,7 +85,7 @@ def across_steps(model: onnx.ModelProto, side: float) -> onnx.ModelProto | None:
 
 
 def _copied(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, int]]:
-    """The model without its nodes, and the element types of its values."""
+    """Model without its nodes, and the element types of its values."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     del changed.graph.node[:]
@@ -107,7 +103,7 @@ def _is_truncating(node: onnx.NodeProto) -> bool:
 
 
 def _moved(name: str, kind: int, seed: float, operator: str) -> Sequence[onnx.NodeProto]:
-    """From ``name/own`` to ``name``."""
+    """Copy ``name/own`` to ``name``."""
     new = _Nodes(name, TensorProto.DOUBLE if kind == TensorProto.DOUBLE else TensorProto.FLOAT)
     wide = new.add("Cast", f"{name}/own", to=new.kind)
     finite = new.add("Min", new.add("Max", wide, new.number(-_LARGEST)), new.number(_LARGEST))
@@ -124,7 +120,7 @@ def _moved(name: str, kind: int, seed: float, operator: str) -> Sequence[onnx.No
 
 
 def _larger(name: str, result: str, kind: int, by: float, *, zeros: bool) -> Sequence[onnx.NodeProto]:
-    """A value that is off by a share of its size, and of what is usual in it."""
+    """Add to a value a share of its size, and of its usual size."""
     new = _Nodes(result, kind)
     size = new.add("Abs", name)
     if zeros:
@@ -134,15 +130,7 @@ def _larger(name: str, result: str, kind: int, by: float, *, zeros: bool) -> Seq
 
 
 class _Nodes:
-    """Nodes that are made one after the other.
-
-    Parameters
-    ----------
-    prefix : str
-        Of the names of their results.
-    kind : int
-        The element type of their numbers.
-    """
+    """Builder of consecutive nodes."""
 
     def __init__(self, prefix: str, kind: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -150,11 +138,10 @@ class _Nodes:
         self._prefix = prefix
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """The name of what a new node gives."""
+        """Add a node, and return the name of its result."""
         name = f"{self._prefix}/{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], **attributes))
         return name
 
     def number(self, value: float) -> str:
-        """A constant."""
         return self.add("Constant", value=helper.make_tensor("number", self.kind, [], [value]))

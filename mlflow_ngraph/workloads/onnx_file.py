@@ -1,8 +1,8 @@
-"""Read an ONNX file: what it says about its inputs, and its weights. For child processes only.
+"""Read and copy ONNX files: inputs, weights in other files, functions. For child processes only.
 
-ONNX's own functions refuse weights in a file beside the model that is a link, or has a second name: whoever made the link could
-have them read any file. Caches of models are made of links, however, this package's own and those of the hubs that people
-download from. So what lies in other files is read here, from below the model's directory and nowhere else.
+ONNX's own functions refuse external data in a link or a file with a second name, which could point to any file. Caches
+of models are made of links, however, this package's own and those of the hubs that people download from. So external
+data are read here, from below the model's directory and nowhere else.
 """
 
 from __future__ import annotations
@@ -21,25 +21,22 @@ from mlflow_ngraph.workloads.file import copied, require_content
 from mlflow_ngraph.workloads.specs import DeclaredInput
 
 _OF_NUMPY = 1
-"""What NumPy says of its own types; types of eight bits and fewer are those of another package."""
+"""NumPy's mark of its own types; types of eight bits and fewer are another package's."""
 _FREE_INITIALIZERS = 4
 """The first IR version in which an initializer need not be an input."""
 _WITH_TENSORS = frozenset(
     f"onnx.{kind}Proto" for kind in ("Graph", "Node", "Attribute", "Function", "Tensor", "SparseTensor")
 )
-"""What a tensor can lie in."""
+"""Messages that can contain a tensor."""
 _ANY = 2**63 - 1
 _PASS_THROUGH = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators behind which an index is still the same index."""
 
 
 def read(path: Path) -> onnx.ModelProto:
-    """The model without external data.
+    """Read the model without external data.
 
-    Raises
-    ------
-    WorkloadError
-        The file is missing, damaged, empty, incomplete or something else.
+    Raises `WorkloadError` if the file is missing, damaged, empty, incomplete or no model.
     """
     model = _parsed(path)
     outside = [tensor for tensor in tensors(model) if uses_external_data(tensor)]
@@ -70,7 +67,7 @@ def _parsed(path: Path) -> onnx.ModelProto:
 
 
 def _without_external_data(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model whose tensors in other files are empty instead, for checks of all the rest."""
+    """Copy of a model with external tensors empty, for other checks."""
     for tensor in tensors(model):
         if uses_external_data(tensor):
             del tensor.external_data[:]
@@ -84,27 +81,24 @@ def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
 
 
 def _is_read_otherwise(model: onnx.ModelProto) -> bool:
-    """Whether runtimes read what the checker refuses, or it would read files beside the model."""
+    """True if runtimes read a model that the checker refuses, or the checker would read external files."""
     values = (*model.graph.input, *model.graph.output)
     outside = any(map(uses_external_data, tensors(model)))
     return outside or model.ir_version < _FREE_INITIALIZERS or any(map(_lacks_shape, values))
 
 
 def _as_runtimes_read(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model that states what only the checker wants, for checks of all the rest."""
+    """Copy of a model with fields that only the checker wants, for other checks."""
     model.ir_version = max(model.ir_version, _FREE_INITIALIZERS)
     for value in filter(_lacks_shape, (*model.graph.input, *model.graph.output)):
         value.type.tensor_type.shape.SetInParent()
     return model
 
 
-def filled(tensor: onnx.TensorProto, path: Path) -> onnx.TensorProto:
-    """A tensor of the model in ``path`` with its content, where that lies in another file; else the tensor itself.
+def load_tensor(tensor: onnx.TensorProto, path: Path) -> onnx.TensorProto:
+    """Load a tensor's external data of the model in ``path``, if it has any.
 
-    Raises
-    ------
-    WorkloadError
-        That file is missing, too short, or outside the directory of the model.
+    Raises `WorkloadError` if its file is missing, too short, or outside the model's directory.
     """
     if not uses_external_data(tensor):
         return tensor
@@ -115,26 +109,20 @@ def filled(tensor: onnx.TensorProto, path: Path) -> onnx.TensorProto:
     return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=content)
 
 
-def whole(path: Path) -> onnx.ModelProto:
-    """The model in ``path`` with all that it keeps in other files.
+def load_whole(path: Path) -> onnx.ModelProto:
+    """Load the model in ``path`` with all external data.
 
-    Raises
-    ------
-    WorkloadError
-        A file of external data is missing, too short, or outside the directory of the model.
+    Raises `WorkloadError` if their file is missing, too short, or outside the model's directory.
     """
     model = _parsed(path)
     _fill(model, path)
     return model
 
 
-def gather(path: Path, source: Path) -> None:
-    """Write into the model in ``path`` what its tensors keep in files beside ``source``.
+def embed_external_data(path: Path, source: Path) -> None:
+    """Copy external data beside ``source`` into the model in ``path``.
 
-    Raises
-    ------
-    WorkloadError
-        A file of external data is missing, too short, or outside the directory of the source.
+    Raises `WorkloadError` if their file is missing, too short, or outside the source's directory.
     """
     model = _parsed(path)
     if _fill(model, source):
@@ -142,20 +130,17 @@ def gather(path: Path, source: Path) -> None:
 
 
 def _fill(model: onnx.ModelProto, path: Path) -> bool:
-    """Take into a model what its tensors keep in files beside ``path``; whether there was anything."""
+    """Load the external data beside ``path`` into a model; whether there were any."""
     apart = [tensor for tensor in tensors(model) if uses_external_data(tensor)]
     for tensor in apart:
-        tensor.CopyFrom(filled(tensor, path))
+        tensor.CopyFrom(load_tensor(tensor, path))
     return bool(apart)
 
 
 def _place(tensor: onnx.TensorProto, path: Path) -> tuple[Path, int, int]:
-    """File, offset and length of what a tensor of the model in ``path`` keeps elsewhere.
+    """File, offset and length of a tensor's external data.
 
-    Raises
-    ------
-    WorkloadError
-        The file is missing, too short, or outside the directory of the model.
+    Raises `WorkloadError` if the file is missing, too short, or outside the model's directory.
     """
     said = {entry.key: entry.value for entry in tensor.external_data}
     location = PurePosixPath(said.get("location", ""))
@@ -194,12 +179,9 @@ def tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def declared_inputs(model: onnx.ModelProto, path: Path) -> list[DeclaredInput]:
-    """The inputs of the graph; initializers that older files list among them are none.
+    """Inputs of the graph without initializers, which older files list among them.
 
-    Raises
-    ------
-    WorkloadError
-        An input is no tensor, has no element type NumPy knows, or states no shape.
+    Raises `WorkloadError` if an input is no tensor, has no element type NumPy knows, or states no shape.
     """
     constants = _constants(model.graph)
     bounds = _index_bounds(model.graph)
@@ -234,7 +216,7 @@ def _size(dimension: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 
 def _index_bounds(graph: onnx.GraphProto) -> dict[str, int]:
-    """For every input that picks rows of a table: the length of the shortest such table, or no bound where it is hashed before."""
+    """Length of the shortest table that each input indexes, without a bound where it is hashed before."""
     origin = {value.name: value.name for value in graph.input}
     sizes = {initializer.name: list(initializer.dims) for initializer in graph.initializer}
     bounds: dict[str, int] = {}
@@ -255,7 +237,7 @@ def _index_bounds(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model with the nodes of its own functions where these are called: not every runtime knows functions."""
+    """Inline the model's functions: not every runtime supports them."""
     if not model.functions:
         return model
     functions = {(function.domain, function.name): function for function in model.functions}
@@ -270,7 +252,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of its functions, and those of the graphs within them."""
+    """Nodes of a graph, its functions, and their subgraphs."""
     waiting = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     while waiting:
         node = waiting.pop()
@@ -280,18 +262,7 @@ def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def copy(source: Path, target: Path, dims: Mapping[str, int], put: Callable[[Path, Path], None] = copied) -> None:
-    """Copy a file with its external data, sizes in place of symbols, initializers as constants, and functions inlined.
-
-    Parameters
-    ----------
-    put : Callable[[Path, Path], None]
-        Brings a file that stays as it is to another place.
-
-    Raises
-    ------
-    WorkloadError
-        As `read`.
-    """
+    """Copy a file with its external data, with fixed sizes, constant initializers, and inlined functions."""
     model = read(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     for file in external_files(model):
@@ -309,15 +280,14 @@ def copy(source: Path, target: Path, dims: Mapping[str, int], put: Callable[[Pat
 
 
 def _constants(graph: onnx.GraphProto) -> set[str]:
-    """The names of the initializers."""
     sparse = {initializer.values.name for initializer in graph.sparse_initializer}
     return {initializer.name for initializer in graph.initializer} | sparse
 
 
 def _freeze(model: onnx.ModelProto, constants: Container[str]) -> None:
-    """Take initializers from among the inputs, where files before IR version 4 had to list them.
+    """Remove initializers from the inputs, where files before IR version 4 list them.
 
-    ONNX Runtime folds none that a caller could replace, and lists those that it removed as inputs that it then demands.
+    ONNX Runtime folds none that a caller could replace, and lists removed ones as required inputs.
     """
     kept = [value for value in model.graph.input if value.name not in constants]
     del model.graph.input[:]
@@ -326,7 +296,7 @@ def _freeze(model: onnx.ModelProto, constants: Container[str]) -> None:
 
 
 def _fix(model: onnx.ModelProto, dims: Mapping[str, int]) -> None:
-    """Put sizes in place of symbols wherever they are stated."""
+    """Replace symbols by sizes everywhere."""
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
             if dimension.HasField("dim_value"):
@@ -338,7 +308,7 @@ def _fix(model: onnx.ModelProto, dims: Mapping[str, int]) -> None:
 
 
 def external_files(model: onnx.ModelProto) -> list[str]:
-    """Relative paths of the files that hold weights of a model that was `read`."""
+    """Relative paths of the external data of a model that was `read`."""
     locations = (
         entry.value
         for tensor in tensors(model)

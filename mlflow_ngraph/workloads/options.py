@@ -1,4 +1,4 @@
-"""The options of a workload scheme: declared as a pydantic model, checked in the parent."""
+"""Options of workload schemes: declared as pydantic models, checked in the parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Options(BaseModel):
 
 
 class NamedOptions(Options):
-    """What a scheme lets people say about a model that only they know."""
+    """Options for properties of a model that only its users know."""
 
     label: str | None = None
     """Name in tables; the default comes from the target."""
@@ -27,10 +27,10 @@ class NamedOptions(Options):
 
 
 class SampledOptions(NamedOptions):
-    """What a scheme lets people say about a model that may mean nothing on random inputs."""
+    """Options for models that may be meaningless on random inputs."""
 
     samples: str | None = None
-    """What the model is run on in place of random values: path of a ``.npz`` file with an array for each input, by its name, or
+    """Inputs of the model in place of random values: path of a ``.npz`` file with an array for each input, by its name, or
     ``module:function`` or ``file.py:function`` for a function that returns such a mapping."""
     batch_axis: BatchAxis | None = None
     """The axis that the batch is on: of every input that has it, or by input; ``none`` where there is no batch. Default: the axis that
@@ -41,13 +41,7 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - reads as "options"
 
 
 def parse_options(kind: type[O], ref: WorkloadRef) -> O:
-    """The options of a reference.
-
-    Raises
-    ------
-    WorkloadError
-        An option is unknown or has a wrong value; names it and what is allowed.
-    """
+    """Parse the options of a reference. Raises `WorkloadError` for an unknown option or a wrong value."""
     try:
         return kind.model_validate(dict(ref.options))
     except ValidationError as error:
@@ -55,7 +49,7 @@ def parse_options(kind: type[O], ref: WorkloadRef) -> O:
 
 
 def canonical(ref: WorkloadRef, options: Options, always: tuple[str, ...] = ()) -> WorkloadRef:
-    """The reference with typed options in place of the text given, without those that have their default value.
+    """Reference with typed options in place of text, without those of default value.
 
     ``always`` names options that stay, default or not.
     """

@@ -1,7 +1,7 @@
-"""Elements of an output that are always much smaller than its others, such as scores beside boxes in pixels.
+"""Bands of output elements that are always much smaller than the others, such as scores beside boxes in pixels.
 
-Errors are relative to the largest element of a sample, beside which nothing would show that is wrong with the small ones. So
-these are compared by themselves as well, band by band.
+Errors are relative to the largest element of a sample, which would hide errors of the small ones. So these are compared
+by themselves as well, band by band.
 """
 
 from __future__ import annotations
@@ -20,32 +20,18 @@ if TYPE_CHECKING:
     """The band of each element of a sample; 0 for those that are as large as the largest one now and then."""
 
 WIDTH = 32.0
-"""How many times smaller the elements of the next band are. What is smaller by less has errors that show beside the others."""
+"""Ratio of the elements of two bands. Errors of elements that are smaller by less show without a band."""
 MOST = 3
 """The last band, of everything that is smaller still."""
 
 
 def bands(runs: Sequence[Sequence[NDArray[Any]]]) -> list[Band | None]:
-    """The bands of each output, from what a model gives for several inputs; None where all is of one.
-
-    Parameters
-    ----------
-    runs : Sequence[Sequence[NDArray[Any]]]
-        The outputs for each input, in the order of the model's.
-    """
+    """Bands of each output, from the outputs (``runs``) for several inputs; None where an output has one band."""
     return [_of_one(output) for output in zip(*runs, strict=True)]
 
 
 def parts(array: NDArray[Any], band: Band | None) -> list[NDArray[np.float64]]:
-    """The elements of each band but the first, with a row for each sample; empty where there is one band, or another size.
-
-    Parameters
-    ----------
-    array : NDArray[Any]
-        An output, batch axis first.
-    band : Band | None
-        As `bands` gives it.
-    """
+    """Elements of each band but the first, with a row a sample; empty for a single band, or another size."""
     if band is None:
         return []
     rows = parity.rows(array)

@@ -1,4 +1,4 @@
-"""Import what a user names from the current directory, which is on the path of no child process by itself."""
+"""Import a user's modules from the current directory, which is on no child's path by default."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 
-def importable() -> None:
+def add_current_directory() -> None:
     """Put the current directory first on the path."""
     here = str(Path.cwd())
     if here not in sys.path:

@@ -1,4 +1,4 @@
-"""Exported programs, read from files. Imports torch: for child processes only."""
+"""Read exported programs from files. Imports torch: for child processes only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import torch
 
 
 def read(file: Path) -> torch.export.ExportedProgram:
-    """Read a program that ``torch.export.save`` wrote.
+    """Read the file of ``torch.export.save``.
 
-    Raises
-    ------
-    Exception
-        What PyTorch raises when it cannot. Where that only points to what was logged before, its cause is what was logged.
+    An exception of PyTorch has the last logged exception as its cause, because it often only points to the log.
     """
     logged = _Logged()
     log = logging.getLogger("torch.export")

@@ -1,4 +1,4 @@
-"""A model from a saved ``torch.export`` program."""
+"""Workload of a saved ``torch.export`` program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn for an input that nobody gives samples of: values that a model is used with, as far as its name and type tell."""
+"""Draw plausible values for an input without samples, by its name and type."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Role = Literal["numbers", "truth values", "integers", "mask", "padding", "positions"]
-"""What an input is. A mask has ones for what counts, a padding has ones for what does not."""
+"""Roles of inputs. A mask has ones for valid elements, a padding has ones for invalid ones."""
 _TWO = 2
 _MATRIX = 2
 """Axes from which on a sample has something to be masked."""
 
 
 def role(name: str, dtype: str, shape: tuple[Any, ...], low: int, high: int) -> Role:
-    """What an input is, by its name and type.
+    """Role of an input, by its name and type.
 
-    Parameters
-    ----------
-    shape : tuple[Any, ...]
-        With the samples on the first axis, where there are any.
-    high : int
-        One more than the largest value.
+    The first axis of ``shape`` holds the samples, if any; ``high`` is one more than the largest value.
     """
     kind, called = np.dtype(dtype).kind, name.lower()
     if kind not in "iub":
@@ -37,19 +32,16 @@ def role(name: str, dtype: str, shape: tuple[Any, ...], low: int, high: int) -> 
 
 
 def is_position(name: str) -> bool:
-    """Whether an input says where in a sequence something stands."""
+    """True if an input holds positions in a sequence."""
     return "position" in name.lower()
 
 
 def random(
     name: str, dtype: str, shape: tuple[int, ...], low: int, high: int, rng: np.random.Generator
 ) -> NDArray[Any]:
-    """An array of distinct samples, which lie on the first axis.
+    """Draw distinct samples along the first axis.
 
-    Parameters
-    ----------
-    high : int
-        One more than the largest value.
+    ``high`` is one more than the largest value.
     """
     array: NDArray[Any]
     match role(name, dtype, shape, low, high):
@@ -69,15 +61,7 @@ def random(
 
 
 def described(name: str, dtype: str, shape: tuple[Any, ...], low: int, high: int) -> str:
-    """The same in words.
-
-    Parameters
-    ----------
-    shape : tuple[Any, ...]
-        As in `role`.
-    high : int
-        One more than the largest value.
-    """
+    """Describe the values of `random`."""
     match role(name, dtype, shape, low, high):
         case "mask":
             return "ones, as many as each sample is long, at least one, then zeros"
@@ -94,18 +78,15 @@ def described(name: str, dtype: str, shape: tuple[Any, ...], low: int, high: int
 
 
 def lengths(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Ones along the last axis, at least one of them, and zeros behind: as a tokenizer makes them of texts of different lengths."""
+    """Ones along the last axis, at least one, and zeros behind: a tokenizer's mask of texts of different lengths."""
     long = rng.integers(1, shape[-1] + 1, (*shape[:-1], 1))
     return (np.arange(shape[-1]) < long).astype(np.int64)
 
 
 def in_order(shape: tuple[int, ...], low: int, high: int, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
-    """Ascending integers along the last axis, from ``low`` on; they begin again where the range is shorter.
+    """Ascending integers along the last axis, from ``low`` on; they repeat where the range is shorter.
 
-    Parameters
-    ----------
-    rng : np.random.Generator | None
-        Draws where they begin, within the range; None begins at its lower end.
+    ``rng`` draws the start within the range; None starts at its lower end.
     """
     length = shape[-1] if shape else 1
     first = 0 if rng is None else int(rng.integers(0, max(1, high - low - length + 1)))

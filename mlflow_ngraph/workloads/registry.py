@@ -1,4 +1,4 @@
-"""The workload schemes by name."""
+"""Registry of workload schemes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,9 @@ WORKLOADS: Registry[Workload] = Registry(
 
 
 def create(ref: WorkloadRef, init: Init) -> Workload:
-    """The workload behind a reference. Imports no torch; ``str(workload.ref)`` is its canonical name.
+    """Create the workload of a reference. Imports no torch; ``str(workload.ref)`` is its canonical name.
 
-    Raises
-    ------
-    UnknownNameError
-        No scheme, or no model of the paper, has this name.
-    WorkloadError
-        An option is unknown or has a wrong value.
+    Raises `UnknownNameError` for an unknown scheme or model of the paper, and `WorkloadError` for a wrong option.
     """
     if ref.scheme == PAPER:
         ref = WorkloadRef("timm", find_paper_model(ref.target).timm_name, ref.options)

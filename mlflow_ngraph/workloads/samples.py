@@ -1,6 +1,6 @@
-"""Inputs of a model: samples of its user where there are any, random values elsewhere.
+"""Draw inputs of a model: samples of its user where there are any, random values elsewhere.
 
-Some models mean nothing on random inputs: an input may be a shape, or indices that belong to another input.
+Some models are meaningless on random inputs: an input may be a shape, or indices that belong to another input.
 """
 
 from __future__ import annotations
@@ -19,35 +19,32 @@ if TYPE_CHECKING:
     Arrays = list[NDArray[Any]]
 
 FILE = "samples.npz"
-"""Where materials keep the samples, so that a file that changes during a study changes nothing."""
+"""File of the samples in materials, so that a later change of the user's file has no effect."""
 
 
 def drawn(
     inputs: Sequence[TensorSpec], samples: Sequence[NDArray[Any]] | None, batch: int, rng: np.random.Generator
 ) -> Arrays:
-    """A batch of inputs.
+    """Draw a batch of inputs.
 
-    Parameters
-    ----------
-    samples : Sequence[NDArray[Any]] | None
-        An array for each input, of which the batch takes the first ones, and all of them again where it is larger; None
-        draws random values.
+    A batch takes the first of the ``samples`` of each input, and repeats them where it is larger; None draws random
+    values.
     """
     if samples is None:
         return [spec.random(batch, rng) for spec in inputs]
-    return [take(spec, array, range(batch)) for spec, array in zip(inputs, samples, strict=True)]
+    return [take_samples(spec, array, range(batch)) for spec, array in zip(inputs, samples, strict=True)]
 
 
-def take(spec: TensorSpec, array: NDArray[Any], samples: range) -> NDArray[Any]:
-    """Some of the samples of an input; after the last one the first comes again. All of what is no batch."""
+def take_samples(spec: TensorSpec, array: NDArray[Any], samples: range) -> NDArray[Any]:
+    """Take samples of an input, repeated from the first one on; all of an input without batch axis."""
     for axis, size in enumerate(spec.shape):
         if size == BATCH:
             array = np.take(array, np.asarray(samples) % array.shape[axis], axis)
     return array
 
 
-def kept(directory: Path) -> Arrays | None:
-    """The samples that materials hold, in the order of the inputs, or None."""
+def stored_samples(directory: Path) -> Arrays | None:
+    """Samples in the materials, in the order of the inputs, or None."""
     path = directory / FILE
     if not path.is_file():
         return None

@@ -1,7 +1,7 @@
-"""What a user's code sets for its whole process, undone: every lane is to begin like every other. For child processes only.
+"""Undo process-wide settings of a user's code, so that every lane starts alike. For child processes only.
 
-A factory that sets a default type, a number of threads or a working directory has its way while it builds the model, and not
-with what is exported, compiled and measured afterwards. Imports torch.
+A factory that sets a default type, a number of threads or a working directory affects the model that it builds, but not
+the export, compilation and measurement afterwards. Imports torch.
 """
 
 from __future__ import annotations
@@ -48,37 +48,37 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
         if hasattr(getattr(torch.backends.mkldnn, kind, None), "fp32_precision")
     ),
 )
-"""What changes how PyTorch computes from then on: how to ask for it, and how to set it."""
+"""Getters and setters of settings that change how PyTorch computes."""
 
 
 def settings() -> list[Any]:
-    """What PyTorch is set to in this process."""
+    """PyTorch's settings in this process."""
     return [get() for get, _ in _SETTINGS]
 
 
-def put_back(values: list[Any]) -> None:
-    """Set PyTorch as it was when `settings` was asked."""
+def restore(values: list[Any]) -> None:
+    """Restore `settings`."""
     for (get, set_), value in zip(_SETTINGS, values, strict=True):
         if get() != value:
             set_(value)
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
-    """Have what PyTorch is set to within the block forgotten after it."""
+def settings_restored() -> Iterator[None]:
+    """Restore PyTorch's settings after the block."""
     before = settings()
     try:
         yield
     finally:
-        put_back(before)
+        restore(before)
 
 
 @contextmanager
-def undone() -> Iterator[None]:
-    """As `settings_kept`; the working directory, the environment, and what becomes of warnings and logs, too."""
+def side_effects_undone() -> Iterator[None]:
+    """Restore PyTorch's settings, working directory, environment, warnings and logs after the block."""
     directory, environment, silenced = os.getcwd(), dict(os.environ), logging.root.manager.disable  # noqa: PTH109
     try:
-        with settings_kept(), warnings.catch_warnings(), np.errstate():
+        with settings_restored(), warnings.catch_warnings(), np.errstate():
             yield
     finally:
         os.chdir(directory)

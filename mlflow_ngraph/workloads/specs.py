@@ -1,4 +1,4 @@
-"""Input specifications: as people write them, and as model files state them."""
+"""Input specifications: as users write them, and as model files declare them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DataType = Literal[
 
 
 class InputOptions(Options):
-    """One input of a model, as a study file says it."""
+    """One input of a model in a study file."""
 
     shape: list[int | Literal["batch"]]
     """Sizes; ``batch`` stands for the batch axis."""
@@ -54,7 +54,6 @@ class InputOptions(Options):
         return self
 
     def spec(self, name: str) -> TensorSpec:
-        """As the rest of the package knows it."""
         spec = TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.low + _DEFAULT_RANGE)
         return _with_high(spec, self.high)
 
@@ -65,12 +64,9 @@ _DEFAULT_RANGE = 2
 
 @contextmanager
 def running(workload: str, inputs: Iterable[TensorSpec], batch: int) -> Iterator[None]:
-    """Say what a model was run on when its own code fails.
+    """Name the inputs in errors of the model's own code.
 
-    Raises
-    ------
-    WorkloadError
-        Anything but a lack of memory or support went wrong within the block.
+    Raises `WorkloadError` for any error within the block but a lack of memory or support.
     """
     try:
         yield
@@ -85,7 +81,7 @@ Inputs = list[InputOptions] | dict[str, InputOptions]
 
 
 def named_specs(inputs: Inputs) -> tuple[TensorSpec, ...]:
-    """The specifications of a list of inputs, or of a mapping from name to input."""
+    """Specifications of a list of inputs, or of a mapping from name to input."""
     if isinstance(inputs, dict):
         return tuple(entry.spec(name) for name, entry in inputs.items())
     if len(inputs) == 1:
@@ -94,7 +90,7 @@ def named_specs(inputs: Inputs) -> tuple[TensorSpec, ...]:
 
 
 class FileOptions(SampledOptions):
-    """What a model file may leave open about its inputs."""
+    """Options for properties that a model file leaves open."""
 
     dims: dict[str, int] = Field(default_factory=dict)
     """Sizes of symbolic dimensions other than the batch axis: by symbol, or by ``input[axis]``."""
@@ -105,7 +101,7 @@ class FileOptions(SampledOptions):
 
 
 _NO_BATCH = re.compile(r"(?i)^t$|seq|time|frame|step|token|len|height|width|channel")
-"""What files call an open axis that samples are made of."""
+"""Names of open axes that are no batch axes."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +117,11 @@ class DeclaredInput:
 
 
 def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: str) -> tuple[TensorSpec, ...]:
-    """Turn declarations into specifications: the open axis that is named or called so, or an open first one, is the batch axis;
-    others need a size.
+    """Convert declarations to specifications.
 
-    Raises
-    ------
-    WorkloadError
-        An axis is left open, or an option names what does not exist.
+    The batch axis is the open axis that is named or called so, else an open first one; other open axes need a size.
+
+    Raises `WorkloadError` if an axis is left open, or an option names an unknown one.
     """
     _require_known("ranges", options.ranges, [entry.name for entry in declared], workload)
     require_axes(options.batch_axis, declared, workload)
@@ -154,19 +148,16 @@ def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: s
 
 
 def _with_high(spec: TensorSpec, high: int | None) -> TensorSpec:
-    """The input with its upper bound; positions whose bound nobody knows are as many as the sequence has."""
+    """Set an input's upper bound; positions without a known bound have the length of the sequence."""
     if high is None and is_position(spec.name) and spec.shape and isinstance(spec.shape[-1], int):
         high = spec.low + spec.shape[-1]
     return spec if high is None else replace(spec, high=high)
 
 
 def require_axes(named: BatchAxis | None, inputs: Sequence[TensorSpec | DeclaredInput], workload: str) -> None:
-    """See that the inputs have the batch axes that a user names.
+    """Check that the inputs have the batch axes that a user names.
 
-    Raises
-    ------
-    WorkloadError
-        There is no such input, it has no such axis, or none has it.
+    Raises `WorkloadError` for a missing input or axis, or if no input has a batch axis.
     """
     ranks = {entry.name: len(entry.shape if isinstance(entry, TensorSpec) else entry.sizes) for entry in inputs}
     _require_known("batch_axis", named if isinstance(named, dict) else (), ranks, workload)
@@ -178,7 +169,7 @@ def require_axes(named: BatchAxis | None, inputs: Sequence[TensorSpec | Declared
 
 
 def _batch_symbols(sizes: Mapping[str, Sequence[int | str]], symbols: set[str], options: FileOptions) -> set[str]:
-    """What the batch axis is called: by a symbol of the file, or by its place."""
+    """Names of the batch axis: a symbol of the file, or its index."""
     named = options.batch_axis
     called = {size for entry in sizes.values() for size in entry if size in symbols and "batch" in str(size).lower()}
     if named is None and called:
@@ -200,7 +191,7 @@ def _size(entry: DeclaredInput, axis: int, dims: Mapping[str, int]) -> int | str
 
 
 def _names(entry: DeclaredInput, axis: int) -> list[str]:
-    """How people may refer to an axis that is not fixed, the symbol last where there is one."""
+    """Names of an open axis that users may use, the symbol last."""
     size = entry.sizes[axis]
     if isinstance(size, int):
         return []

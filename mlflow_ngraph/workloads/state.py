@@ -1,4 +1,4 @@
-"""What a model keeps from one call to the next. Imports torch: for child processes only."""
+"""Detect state that a model keeps between calls. Imports torch: for child processes only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from mlflow_ngraph.workloads.weights import octets, parts
 
 _DEPTH = 4
-"""How deep containers are looked into; who hides state deeper than that is found by what it does to the outputs."""
+"""Depth to which containers are searched; deeper state is detected by its effect on outputs."""
 _STEPS = (1, 2, 3, 100, 10_000, 1_000_000, -10_000)
 """By how much numbers that a model keeps are moved, to see whether its outputs depend on them."""
 _GENERATORS = "the generator of random numbers of "
@@ -24,32 +24,24 @@ _TORCH_ONLY = frozenset(vars(nn.Module()))
 
 
 def snapshot(module: nn.Module) -> dict[str, int]:
-    """A checksum of everything that a call could change, by name: tensors, Python attributes, random generators."""
+    """Checksums of mutable state by name: tensors, Python attributes, random generators."""
     return dict(_entries(module))
 
 
 def draws(changed: Mapping[str, object]) -> list[str]:
-    """The random generators among what `changes` found."""
+    """Random generators among `changes`."""
     return [name.removeprefix(_GENERATORS) for name in changed if name.startswith(_GENERATORS)]
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """What differs, or is new."""
+    """Names of states that differ, or are new."""
     return {name: value for name, value in after.items() if before.get(name) != value}
 
 
 def moved(module: nn.Module, names: Iterable[str]) -> Generator[None]:
-    """Set numbers that a model keeps to others, again and again, and back in the end.
+    """Repeatedly set numeric state to other values, and restore it in the end.
 
-    Parameters
-    ----------
-    names : Iterable[str]
-        Of parameters, buffers or attributes, as `changes` gives them.
-
-    Raises
-    ------
-    TypeError
-        One of them is no number and no tensor, and nobody knows what else it could be.
+    Raises `TypeError` for state that is neither number nor tensor.
     """
     places = [_Place.of(module, name) for name in names]
     try:
@@ -64,7 +56,7 @@ def moved(module: nn.Module, names: Iterable[str]) -> Generator[None]:
 
 @dataclass
 class _Place:
-    """A number or tensor that is an attribute of a module."""
+    """A number or tensor attribute of a module."""
 
     owner: nn.Module
     name: str
@@ -126,7 +118,7 @@ def _checksum(value: Any, depth: int = 0) -> int:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a container or an object holds, in order."""
+    """Members of a container or an object, in order."""
     if isinstance(value, Mapping):
         return [part for item in value.items() for part in item]
     if isinstance(value, list | tuple):
@@ -141,11 +133,11 @@ _READERS: tuple[tuple[Any, Callable[[Any], bytes]], ...] = (
     (np.random.Generator, lambda value: repr(value.bit_generator.state).encode()),
     (random.Random, lambda value: repr(value.getstate()).encode()),
 )
-"""How values of some types become bytes."""
+"""Conversions of values to bytes by type."""
 
 
 def _of_tensor(tensor: torch.Tensor) -> int:
-    """Of its memory in order: a sum would not see numbers that have changed places."""
+    """Checksum of a tensor in memory order: a sum would miss swapped numbers."""
     if tensor.is_meta or tensor.device.type != "cpu":
         return 0
     return hash(tuple((name, tuple(part.shape), _of_memory(part)) for name, part in parts(tensor).items()))

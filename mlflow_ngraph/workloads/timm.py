@@ -1,4 +1,4 @@
-"""Models of timm: those of the paper's table 4, and any other."""
+"""Workloads of timm's models: those of the paper's table 4, and any other."""
 
 from __future__ import annotations
 

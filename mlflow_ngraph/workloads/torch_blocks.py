@@ -1,4 +1,4 @@
-"""The two stackable blocks of the paper's table 5. Imports torch: for child processes only."""
+"""The two stackable blocks of the paper's table 5 as modules. Imports torch: for child processes only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class ConvBlock(nn.Module):  # type: ignore[misc]
         self.activation = nn.ReLU()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """One step of the stack."""
         result: torch.Tensor = self.activation(self.normalisation(self.convolution(images)))
         return result
 
@@ -37,18 +36,17 @@ class AttentionBlock(nn.Module):  # type: ignore[misc]
         self.activation = nn.ReLU()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """One step of the stack."""
         attended, _ = self.attention(tokens, tokens, tokens, need_weights=False)
         result: torch.Tensor = self.activation(self.normalisation(tokens + attended))
         return result
 
 
 def conv_stack(width: int, depth: int, stem_channels: int | None = None) -> nn.Module:
-    """``depth`` convolutional blocks, behind one more convolution from ``stem_channels`` where there are any."""
+    """Stack ``depth`` convolutional blocks, after a convolution from ``stem_channels``, if any."""
     stem = [] if stem_channels is None else [nn.Conv2d(stem_channels, width, 3, padding=1)]
     return nn.Sequential(*stem, *(ConvBlock(width) for _ in range(depth))).eval()
 
 
 def attention_stack(width: int, depth: int, heads: int) -> nn.Module:
-    """``depth`` attention blocks."""
+    """Stack ``depth`` attention blocks."""
     return nn.Sequential(*(AttentionBlock(width, heads) for _ in range(depth))).eval()

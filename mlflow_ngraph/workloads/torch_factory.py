@@ -1,4 +1,4 @@
-"""A model from a Python function that returns a ``torch.nn.Module``."""
+"""Workload of a Python function that returns a ``torch.nn.Module``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pydantic import Field
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads import own_code
-from mlflow_ngraph.workloads.base import BatchAxis, Init, TensorSpec, Workload, WorkloadRef
+from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
+from mlflow_ngraph.workloads.file import SampledWorkload
 from mlflow_ngraph.workloads.options import SampledOptions, canonical, parse_options
 from mlflow_ngraph.workloads.specs import Inputs, named_specs, require_axes
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
 _SET_BY_IMPORT: dict[str, list[Any]] = {}
-"""What PyTorch was set to when a module of users had been imported, which happens once in a process."""
+"""PyTorch's settings after the import of a user's module, which happens once in a process."""
 
 
 class TorchOptions(SampledOptions):
@@ -39,10 +39,11 @@ class TorchOptions(SampledOptions):
     """Replace the parameters as for the package's own random networks; only for a model without trained weights."""
 
 
-class TorchWorkload(Workload):
+class TorchWorkload(SampledWorkload):
     """``torch:<package.module>:<callable>``."""
 
     scheme: ClassVar[str] = "torch"
+    _options: TorchOptions
 
     def __init__(self, ref: WorkloadRef, init: Init) -> None:
         self._module_name, colon, self._attribute = ref.target.partition(":")
@@ -66,14 +67,6 @@ class TorchWorkload(Workload):
     def label(self) -> str:
         return self._options.label or self._attribute
 
-    @property
-    def family(self) -> str:
-        return self._options.family or self.scheme
-
-    @property
-    def batch_axis(self) -> BatchAxis | None:
-        return self._options.batch_axis
-
     def check(self) -> None:
         self._factory()
         self.samples()
@@ -85,11 +78,6 @@ class TorchWorkload(Workload):
         given = self._options.inputs
         entries = given.values() if isinstance(given, dict) else given
         return {spec.name for spec, entry in zip(self.inputs(), entries, strict=True) if entry.high is None}
-
-    def samples(self) -> list[NDArray[Any]] | None:
-        from mlflow_ngraph.workloads import given_samples
-
-        return given_samples.given(self._options.samples, self.inputs(), str(self.ref))
 
     def module(self) -> torch.nn.Module:
         from mlflow_ngraph.workloads.initialise import calibrate
@@ -119,15 +107,15 @@ class TorchWorkload(Workload):
         return model
 
     def _made(self) -> torch.nn.Module:
-        """What the callable returns, as a module that can be called, and nothing of what else it has done."""
+        """Call the function, convert its result to a callable module, and undo its side effects."""
         import torch
 
         from mlflow_ngraph.workloads import side_effects
         from mlflow_ngraph.workloads.unwrapping import unwrapped
 
         factory, given = self._factory(), self._options.kwargs
-        with side_effects.undone(), self._told(hint=lambda: _lacking(factory, given)):
-            side_effects.put_back(_SET_BY_IMPORT.get(self._module_name, side_effects.settings()))
+        with side_effects.side_effects_undone(), self._told(hint=lambda: _lacking(factory, given)):
+            side_effects.restore(_SET_BY_IMPORT.get(self._module_name, side_effects.settings()))
             # One module for all would keep what it has seen for whoever has it next.
             made = deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory(**given)
         if isinstance(made, torch.export.ExportedProgram):
@@ -137,7 +125,6 @@ class TorchWorkload(Workload):
         return unwrapped(made)
 
     def _called(self, program: torch.export.ExportedProgram) -> torch.nn.Module:
-        """A program that was exported already."""
         from mlflow_ngraph.workloads.calling import called_flat
 
         names, given = list(program.graph_signature.user_inputs), [spec.name for spec in self.inputs()]
@@ -153,8 +140,8 @@ class TorchWorkload(Workload):
         return f"torch:{self.ref.target}"
 
     def _factory(self) -> Callable[..., Any]:
-        """Import the callable, also from the current directory."""
-        own_code.importable()
+        """Import the function, also from the current directory."""
+        own_code.add_current_directory()
         imported = self._imported()
         for part in self._attribute.split("."):
             if not hasattr(imported, part):
@@ -166,12 +153,12 @@ class TorchWorkload(Workload):
         return factory
 
     def _imported(self) -> Any:
-        """The module; what it sets PyTorch to when it is imported is left to its callables."""
+        """Import the module; PyTorch settings of its import stay for its functions."""
         if self._module_name in sys.modules:
             return sys.modules[self._module_name]
         from mlflow_ngraph.workloads import side_effects
 
-        with side_effects.settings_kept(), self._told(f": importing {self._module_name}"):
+        with side_effects.settings_restored(), self._told(f": importing {self._module_name}"):
             try:
                 imported = importlib.import_module(self._module_name)
             except ModuleNotFoundError as error:
@@ -183,7 +170,7 @@ class TorchWorkload(Workload):
 
     @contextmanager
     def _told(self, doing: str = "", hint: Callable[[], str] = str) -> Iterator[None]:
-        """Say in one line what the caller's code raises, or says when it ends the process."""
+        """Report errors and exits of the user's code in one line."""
         try:
             yield
         except WorkloadError:
@@ -198,7 +185,7 @@ class TorchWorkload(Workload):
 
 
 def _lacking(factory: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    """What to do about arguments that a callable does not take, or misses; nothing where it has raised something else."""
+    """Advice about missing or unexpected arguments of a function; empty for any other error."""
     try:
         signature(factory).bind(**given)
     except TypeError:
@@ -209,7 +196,7 @@ def _lacking(factory: Callable[..., Any], given: Mapping[str, Any]) -> str:
 
 
 def _returned(made: object) -> str:
-    """What is no module, in words that say what to do about it."""
+    """Describe a result that is no module, with advice."""
     import torch
 
     kind = f"{type(made).__name__}, not a torch.nn.Module"

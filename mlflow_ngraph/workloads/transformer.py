@@ -1,4 +1,4 @@
-"""A text encoder in the manner of BERT: integer inputs, a mask, and two outputs. Imports torch."""
+"""A BERT-like text encoder: integer inputs, a mask, and two outputs. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPES = 2
 
 
 def encoder(layers: int = 4, width: int = 256, heads: int = 4) -> nn.Module:
-    """A factory for the ``torch:`` scheme. The inputs are int64 matrices of one row a text.
+    """Factory for the ``torch:`` scheme. The inputs are int64 matrices of one row a text.
 
     ``tokens`` are below `WORDS`, ``mask`` is 1 where there is a word, and ``types`` are below `TYPES`.
     """
@@ -47,7 +47,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class TextEncoder(nn.Module):  # type: ignore[misc]
-    """Embeddings of words, positions and types, layers of attention, and a summary of the text."""
+    """Embeddings of words, positions and types, attention layers, and a pooled output."""
 
     def __init__(self, layers: int, width: int, heads: int) -> None:
         super().__init__()

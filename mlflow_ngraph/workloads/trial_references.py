@@ -1,4 +1,4 @@
-"""What the baseline makes of the trials, and how far rounding alone would change it. For child processes only."""
+"""Baseline outputs for the trials, and the effect of rounding on them. For child processes only."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Arrays = Sequence["NDArray[Any]"]
 
 FEWEST, MOST = 4, 4 * len(KINDS)
 _FAR = 64.0
-"""How many times what disturbances do to a model its own error may be: long sums make it larger than they tell."""
+"""Largest error of a model itself as a multiple of the effect of disturbances, which underestimate long sums."""
 _DRAWS = 6
-"""How often disturbances are drawn before double precision is said to give something else."""
+"""Draws of disturbances before double precision counts as another function."""
 SECONDS = 4.0
-"""What the baseline may take for the trials of a batch size, beyond the first few."""
+"""Time limit of the baseline for the trials of a batch size, beyond the first few."""
 _BYTES = 256 * 2**20
-"""What the outputs of the trials of a batch size may take on disk."""
+"""Size limit on disk of the outputs of the trials of a batch size."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,15 @@ class Trial:
     """-1 is the example, which engines are timed on."""
     kind: str
     rounding: tuple[Rounding | None, ...]
-    """What rounding does to each output, at least what a rounding of every number would; None where that is not known."""
+    """Effect of rounding on each output, at least that of rounding every number; None if unknown."""
     small: tuple[tuple[Rounding | None, ...], ...] = ()
     """The same of each output's bands of smaller elements (`mlflow_ngraph.workloads.output_scales.parts`), relative to the largest element
     of the band, and at least the median over all trials: a few elements may have hardly any error by chance."""
     unchecked: str = ""
-    """Why it is not known what rounding does, in the words of what the model raised."""
+    """Reason why the effect of rounding is unknown: the model's own exception."""
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Trial:
-        """The inverse of ``asdict``."""
         return cls(
             content["number"],
             content["kind"],
@@ -75,18 +74,18 @@ def _rounding_of(content: dict[str, float] | None) -> Rounding | None:
 
 @dataclass
 class Trials:
-    """The trials of one batch size, and what tells whether they verify anything."""
+    """Trials of one batch size, and the facts that decide whether they can verify an engine."""
 
     seed: int
     given: Arrays | None = None
     """The samples of the user that they are made of."""
     variation: Parity | None = None
-    """How far the baseline's outputs are from those for the example, at most; None: further than can be said, because even
+    """Largest difference of the baseline's outputs from those for the example; None: further than can be said, because even
     shapes differ."""
     call_s: float = 0.0
     """Median seconds in which the baseline ran one."""
     example: Trial | None = None
-    """What is known of the inputs that engines are timed on."""
+    """Facts of the inputs that engines are timed on."""
     example_exact: Arrays | None = None
     """The outputs for the example in double precision; `Source.exact` reads them."""
     trials: list[Trial] = field(default_factory=list)
@@ -95,10 +94,10 @@ class Trials:
     exact: list[Arrays | None] = field(default_factory=list)
     """The same in double precision; None where that cannot be had."""
     bands: list[Band | None] = field(default_factory=list)
-    """Of each output, which of its elements are smaller than the others."""
+    """Bands of small elements, by output."""
 
     def write(self, facts: Path, arrays: Path) -> None:
-        """Write both files; the one with the facts last, so that whoever sees it sees all."""
+        """Write both files, the one with the facts last, so that its presence implies the other."""
         named = {
             f"{kind}.{place}.{index}": array
             for kind, several in (("own", self.outputs), ("exact", self.exact))
@@ -121,11 +120,11 @@ class Trials:
 
     @classmethod
     def read(cls, facts: Path, arrays: Path | None) -> Trials:
-        """The inverse of `write`; without ``arrays``, which take memory, it has no outputs."""
+        """Inverse of `write`; without ``arrays``, which take memory, it has no outputs."""
         content = json.loads(facts.read_text(encoding="utf-8"))
         read = cls(
             content["seed"],
-            samples.kept(facts.parent) if content["given"] else None,
+            samples.stored_samples(facts.parent) if content["given"] else None,
             Parity(**content["variation"]) if content["variation"] is not None else None,
             content["call_s"],
             Trial.from_dict(content["example"]) if content["example"] is not None else None,
@@ -157,14 +156,8 @@ def collect(
 ) -> Trials:
     """Run the baseline on as many trials as time and space allow.
 
-    What the model does not accept, or makes no numbers of although nobody would give it such inputs, is no trial.
-
-    Parameters
-    ----------
-    example, reference : Arrays
-        The seeded example, and the baseline's outputs for it.
-    given : Arrays | None
-        The samples of the user that the example is the first of.
+    Inputs that the model refuses, and implausible ones that give no numbers, are left out. ``reference`` has the
+    outputs for ``example``, whose samples are the first of those ``given`` by the user.
     """
     trials = Trials(seed, given, parity.compare(reference, reference))
     trials.bands = _bands(baseline, inputs, batch, seed, example, reference, given=given)
@@ -199,7 +192,7 @@ def collect(
 def observed(
     baseline: Baseline, number: int, kind: str, inputs: Arrays, outputs: Arrays, found: Sequence[Band | None]
 ) -> tuple[Trial, Arrays | None]:
-    """What rounding does to a baseline's outputs for some inputs, and the outputs in double precision where they can be had."""
+    """Effect of rounding on a baseline's outputs for some inputs, and the outputs in double precision, if any."""
     from mlflow_ngraph.workloads.arithmetic import OF_STEPS
 
     wrong: list[str] = []
@@ -245,7 +238,7 @@ def observed(
 
 
 def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[str]) -> Arrays | None:
-    """What a model gives in other arithmetic, where it gives as much as in its own; else why not is noted."""
+    """Outputs in other arithmetic, where they have the model's form; else the reason is noted."""
     try:
         found = compute()
     except MemoryError:
@@ -276,13 +269,13 @@ def _tried_all(
 
 
 def _is_off(moved: NDArray[Any], output: NDArray[Any]) -> bool:
-    """Whether an output is moved by more than its last digits."""
+    """True if an output is moved by more than its last digits."""
     own = Rounding(parity.round_off(output), parity.round_off(output))
     return parity.beyond(parity.errors(moved, output, output), own) is not None
 
 
 def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple[float, Arrays]]) -> bool:
-    """Whether double precision leads far away while disturbances do not: a buffer or NumPy may have kept the model's own type."""
+    """True if double precision is far off while disturbances are not: a buffer or NumPy kept the model's own type."""
     for index, output in enumerate(outputs):
         away = parity.errors(exact[index], output, output)
         if away.tells:
@@ -296,7 +289,7 @@ def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple
 def _rounding(
     truth: NDArray[Any], native: NDArray[Any], known: Sequence[tuple[float, NDArray[Any]]]
 ) -> Rounding | None:
-    """The worst that was seen; None where an integer is at the end of its range, or no sample can be judged."""
+    """Worst observed effect; None where an integer is at the end of its range, or no sample can be judged."""
     if native.dtype.kind == "i" and native.dtype.itemsize >= _WIDE and _overflows(native):
         return None
     if native.size and not parity.judged(truth, native).any():
@@ -319,7 +312,7 @@ def _bands(
     *,
     given: Arrays | None,
 ) -> list[Band | None]:
-    """From inputs of each kind that a model is used with."""
+    """Bands of the outputs, from plausible inputs of each kind."""
     own = own_batches(inputs, batch, given)
     usual = [*range(own), *(own + number for number, kind in enumerate(KINDS) if not is_extreme(kind))]
     tried = [_accepted(baseline.run, draw(inputs, batch, seed, number, example, given=given)[1]) for number in usual]
@@ -328,7 +321,7 @@ def _bands(
 
 
 def _accepted(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
-    """The baseline's outputs; None where the model refuses what it is not made for. The example it has run on."""
+    """Outputs of the baseline; None where the model refuses implausible inputs. It has run on the example before."""
     try:
         return run(inputs)
     except MemoryError:
@@ -338,7 +331,7 @@ def _accepted(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
 
 
 def _at_least_typical(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials with errors of bands that are no smaller than the median of that band."""
+    """Trials whose errors of bands are raised to the median of that band."""
     known: dict[tuple[int, int], list[Rounding]] = defaultdict(list)
     for trial in trials:
         for index, bands_ in enumerate(trial.small):
@@ -377,13 +370,13 @@ _WIDE = 4
 
 
 def _overflows(output: NDArray[Any]) -> bool:
-    """Whether integers are at the ends of their range: what a number too large becomes there is left to each compiler."""
+    """True if integers are at the ends of their range, where compilers may differ."""
     ends = np.iinfo(output.dtype)
     return bool(((output == ends.min) | (output == ends.max)).any())
 
 
 def save_arrays(path: Path, *arrays: NDArray[Any], **named: NDArray[Any]) -> None:
-    """Write a file of arrays whole or not at all."""
+    """Write a file of arrays atomically."""
     temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
     np.savez(temporary, *arrays, **named)  # type: ignore[arg-type]
     temporary.replace(path)

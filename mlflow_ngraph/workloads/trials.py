@@ -1,8 +1,8 @@
-"""Inputs on which an engine has to prove itself beside the seeded example: other values, scales and patterns.
+"""Draw trials: inputs of other values, scales and patterns than the seeded example, on which engines are verified.
 
-Standard normal numbers meet neither saturations nor rare branches, and what an engine does to one sample may not show
-in another. A trial is one batch of inputs of a *kind*; equal seeds give equal trials in every process, so that the
-outputs of the baseline are computed once and serve every compiler.
+Standard normal numbers meet neither saturations nor rare branches, and an error may not show in a single sample. A
+trial is one batch of inputs of a *kind*; equal seeds give equal trials in every process, so that the outputs of the
+baseline are computed once for all compilers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.random_inputs import in_order, lengths, role
-from mlflow_ngraph.workloads.samples import take
+from mlflow_ngraph.workloads.samples import take_samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,23 +38,17 @@ def draw(
     *,
     given: Sequence[NDArray[Any]] | None = None,
 ) -> tuple[Kind, list[NDArray[Any]]]:
-    """The inputs of one trial, and their kind.
+    """Inputs of one trial, and their kind.
 
-    Parameters
-    ----------
-    number : int
-        Of the trial, from 0 on; those that tell most come first.
-    example : Sequence[NDArray[Any]]
-        The seeded example at this batch size, which some trials are mutations of.
-    given : Sequence[NDArray[Any]] | None
-        The samples of the user that the example is the first of. The next ones come first, as they are. In what is drawn after them
-        integers are those of the example: they may be shapes, or indices. So is what is no batch and has at most one axis, such as
-        scales and thresholds, where there is anything else.
+    ``number`` counts from 0, the most telling trials first. Some trials are mutations of ``example``, whose samples are
+    the first of those ``given`` by the user. The next given ones come first, unchanged. Later trials have the example's
+    integers, because they may be shapes or indices, and also its inputs without a batch and with at most one axis, such
+    as scales and thresholds, unless there are no others.
     """
     own = own_batches(inputs, batch, given)
     if given is not None and number < own:
         return GIVEN, [
-            take(spec, array, range((number + 1) * batch, (number + 2) * batch))
+            take_samples(spec, array, range((number + 1) * batch, (number + 2) * batch))
             for spec, array in zip(inputs, given, strict=True)
         ]
     number -= own
@@ -73,7 +67,7 @@ def draw(
 
 
 def own_batches(inputs: Sequence[TensorSpec], batch: int, given: Sequence[NDArray[Any]] | None) -> int:
-    """How many trials are samples of the user: what is not in the example, up to a bound."""
+    """Number of trials from the user's samples: those that are not in the example, up to a bound."""
     if given is None:
         return 0
     counts = (array.shape[spec.axis] for spec, array in zip(inputs, given, strict=True) if spec.axis is not None)
@@ -85,7 +79,7 @@ def _is_setting(spec: TensorSpec, array: NDArray[Any]) -> bool:
 
 
 def is_extreme(kind: Kind) -> bool:
-    """Whether a kind leaves the range in which a model is used, so that what overflows there accuses nobody."""
+    """True if a kind of inputs is implausible, so that an overflow is no error."""
     return kind in _EXTREME
 
 
@@ -112,23 +106,23 @@ def _draw_one(
 
 
 def _mixed(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Every sample of the batch at a scale of its own, from a hundredth to thirty."""
+    """Scale every sample of the batch by its own factor, from a hundredth to thirty."""
     scales = 10.0 ** rng.uniform(-2, 1.5, _rows(shape))
     return rng.standard_normal(shape) * (scales if shape else scales[0])
 
 
 def _sparse(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Zeros with a few spikes: what is behind one weight stands alone."""
+    """Zeros with a few spikes: each isolates the effect of one weight."""
     return np.where(rng.random(shape) < 0.02, rng.standard_normal(shape) * 100.0, 0.0)
 
 
 def _constant(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Every sample one number."""
+    """Fill every sample with one number."""
     return np.array(np.broadcast_to(rng.uniform(-4, 4, _rows(shape)), shape or (1,))).reshape(shape)
 
 
 def _mutated(example: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """The example with a part of it negated, erased, or made a hundred times as large."""
+    """Negate, erase, or multiply by a hundred a part of the example."""
     changed = example.copy().reshape(-1)
     if changed.size:
         first = int(rng.integers(changed.size))
@@ -151,14 +145,14 @@ _FLOATS: dict[Kind, _Draw] = {
     "zero": lambda rng, shape: np.zeros(shape),
 }
 KINDS: tuple[Kind, ...] = (*list(_FLOATS)[:5], "mutated", *list(_FLOATS)[5:])
-"""What trials are made of, in the order in which they are tried; after the last the first comes again, drawn anew."""
+"""Kinds of trials in order; after the last the first comes again, drawn anew."""
 _EXTREME = ("large", "sparse", "mutated", "shifted", "bytes", "huge", "zero", "constant")
 
 
 def _integers(
     kind: Kind, low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator, example: NDArray[Any]
 ) -> NDArray[Any]:
-    """Integers of the range, in patterns; what has two values may be a mask, and begins with its upper one."""
+    """Integers of the range, in patterns; inputs with two values may be masks, and begin with the upper one."""
     if high - low == len((False, True)):
         return low + _prefixes(kind, shape, rng)
     if kind == "mutated":
@@ -171,17 +165,15 @@ def _anywhere(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: 
 
 
 def _few(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
-    """Mostly the smallest ones."""
     return low + np.minimum(rng.geometric(0.5, shape) - 1, high - low - 1)
 
 
 def _ends(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
-    """The smallest and the largest."""
     return np.where(rng.random(shape) < 1 / 2, low, high - 1)
 
 
 def _repeated(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int) -> NDArray[Any]:
-    """Every sample one number."""
+    """Fill every sample with one integer."""
     drawn = rng.integers(low, high, _rows(shape), dtype=np.int64)
     return np.array(np.broadcast_to(drawn, shape or (1,))).reshape(shape)
 
@@ -199,14 +191,13 @@ _KEPT = 0.9
 
 
 def _rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one number a sample."""
     return (shape[0] if shape else 1, *[1] * (len(shape) - 1))
 
 
 def _prefixes(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[Any]:
     """Masks of different lengths, at least one long, as padding makes them; every other kind has gaps behind the first.
 
-    A row of nothing is what no tokenizer makes, and what implementations of attention answer differently.
+    No tokenizer makes an empty row, and implementations of attention differ on it.
     """
     if not shape:
         return rng.integers(0, 2, shape, dtype=np.int64)

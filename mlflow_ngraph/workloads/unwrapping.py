@@ -1,6 +1,6 @@
-"""Modules as people hand them over, made into such as every part of the package can call. For child processes only.
+"""Unwrap modules of users into ones that every part of the package can call. For child processes only.
 
-What speeds a module up, or spreads it over devices, is no part of the model: lanes bring their own. Imports torch.
+Accelerating or distributing wrappers are no part of the model: lanes bring their own. Imports torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _COMPILED = "_torchdynamo_orig_callable"
-"""Where what `torch.compile` returns for a function keeps that function."""
+"""Attribute by which a result of `torch.compile` refers to the original function."""
 _HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
@@ -36,9 +36,9 @@ _BATCH = 2
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model itself, on the CPU, without what `torch.compile` and `nn.DataParallel` have put around it or a part of it.
+    """Remove the wrappers of `torch.compile` and `nn.DataParallel` from a model and its parts, and move it to the CPU.
 
-    Parts that are exported programs, which torch refuses to put into evaluation mode, are wrapped.
+    Exported programs among its parts, which torch refuses to put into evaluation mode, are wrapped.
     """
     model = _inner(model)
     seen: set[nn.Module] = set()
@@ -59,12 +59,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def require_values(model: nn.Module, workload: str) -> None:
-    """See that every parameter and buffer of a model has values.
+    """Check that every parameter and buffer has values.
 
-    Raises
-    ------
-    WorkloadError
-        One has none: it is on the device ``meta``, or waits for a first call.
+    Raises `WorkloadError` if one is on the device ``meta``, or waits for a first call.
     """
     for name, tensor in _tensors(model):
         if is_lazy(tensor):
@@ -79,12 +76,9 @@ def require_values(model: nn.Module, workload: str) -> None:
 def materialise(
     model: nn.Module, inputs: Sequence[TensorSpec], workload: str, samples: Sequence[NDArray[Any]] | None
 ) -> None:
-    """Give lazy layers their sizes, by one call of the model on its own inputs; does nothing where there are none.
+    """Initialise lazy layers by one call of the model on its own inputs.
 
-    Raises
-    ------
-    WorkloadError
-        The model does not run on its inputs.
+    Raises `WorkloadError` if the model fails on its inputs.
     """
     if not any(is_lazy(tensor) for _, tensor in _tensors(model)):
         return
@@ -99,7 +93,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _inner(module: nn.Module) -> nn.Module:
-    """What a module is a wrapper of, with the hooks of the wrapper."""
+    """Content of a wrapper module, with the wrapper's hooks."""
     while (inner := _wrapped(module)) is not None:
         for hooks in _HOOKS:
             getattr(inner, hooks).update(getattr(module, hooks))
@@ -119,7 +113,7 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
 
 
 def _has_no_modes(module: nn.Module) -> bool:
-    """Whether it is an exported program."""
+    """True if a module is an exported program."""
     if not isinstance(module, torch.fx.GraphModule):
         return False
     try:
@@ -130,7 +124,7 @@ def _has_no_modes(module: nn.Module) -> bool:
 
 
 def _call_eagerly(part: nn.Module) -> None:
-    """Undo `module.compile()`, and a `torch.compile` of its ``forward``, by whoever made the object or wrote the class."""
+    """Undo `module.compile()`, and a `torch.compile` of ``forward`` on the object or its class."""
     vars(part).pop("_compiled_call_impl", None)
     if not hasattr(part.forward, _COMPILED):
         return
@@ -142,7 +136,7 @@ def _call_eagerly(part: nn.Module) -> None:
 
 
 def _leave_inference_mode(parts: set[nn.Module]) -> None:
-    """Replace tensors that were made in inference mode, which nobody may write to outside it."""
+    """Replace inference-mode tensors, which are read-only outside that mode."""
     made: dict[torch.Tensor, torch.Tensor] = {}
     for part in parts:
         for held in (part._parameters, part._buffers):

@@ -1,4 +1,4 @@
-"""Parameters and buffers on disk. Imports torch: for child processes only."""
+"""Save and load parameters and buffers. Imports torch: for child processes only."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-"""What sparse tensors consist of, by their layout."""
+"""Parts of sparse tensors, by layout."""
 _BUILT = "the model is not built as it was when it was prepared"
 
 
 def save(module: nn.Module, path: Path) -> None:
-    """Write every parameter and buffer, also the buffers that a state dict leaves out; tied ones once."""
+    """Write every parameter and buffer, also those that a state dict leaves out; tied ones once."""
     from safetensors.torch import save_file
 
     temporary = path.with_suffix(".tmp")
@@ -37,7 +37,7 @@ def save(module: nn.Module, path: Path) -> None:
 
 
 def load(module: nn.Module, path: Path) -> None:
-    """Put saved parameters and buffers into a module of the same structure, in place."""
+    """Load saved parameters and buffers into a module of the same structure, in place."""
     from safetensors import safe_open
 
     with torch.no_grad(), safe_open(path, framework="pt") as content:
@@ -58,7 +58,7 @@ def load(module: nn.Module, path: Path) -> None:
 
 
 def digest(module: nn.Module) -> str:
-    """sha256 over names, types, shapes and values of every parameter and buffer."""
+    """sha256 of names, types, shapes and values of every parameter and buffer."""
     result = hashlib.sha256()
     for name, part in sorted(_dense(module), key=lambda item: item[0]):
         result.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
@@ -67,7 +67,7 @@ def digest(module: nn.Module) -> str:
 
 
 def octets(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a dense tensor, in its own order of elements; its own memory where that has them so."""
+    """Bytes of a dense tensor in its own order of elements, without a copy where possible."""
     flat = tensor.contiguous().flatten()
     if flat.stride(0) != 1:  # a single number that was expanded counts as contiguous
         flat = flat.clone(memory_format=torch.contiguous_format)
@@ -75,9 +75,9 @@ def octets(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The dense tensors that a tensor consists of, by their names: itself, without a name, or such as indices and values.
+    """Dense tensors that a tensor consists of, by name: itself, without a name, or such as indices and values.
 
-    They share its memory, except where it is no plain memory: those of quantised tensors and of other libraries are copies.
+    They share its memory, except quantised tensors and those of other libraries, which are copied.
     """
     tensor = tensor.detach()
     if is_traceable_wrapper_subclass(tensor):
@@ -100,7 +100,7 @@ def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Numbers that lie in memory as they are, and are not to be negated or conjugated whenever they are read."""
+    """Strided memory without pending negation or conjugation."""
     if tensor.is_mkldnn:
         return tensor.to_dense()
     if tensor.is_complex():
@@ -123,7 +123,7 @@ def _of_quantised(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _quantised(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The inverse of `_of_quantised`."""
+    """Inverse of `_of_quantised`."""
     numbers, scale, zero = values[""], values["scale"], values["zero_point"]
     if "axis" not in values:
         return torch._make_per_tensor_quantized_tensor(numbers, float(scale), int(zero))
@@ -131,7 +131,7 @@ def _quantised(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _fill(tensor: torch.Tensor, values: Mapping[str, torch.Tensor]) -> None:
-    """Give a tensor the values of its parts."""
+    """Copy parts into a tensor."""
     if tensor.is_quantized:
         tensor.copy_(_quantised(values))
     elif tensor.is_mkldnn:
@@ -144,7 +144,7 @@ def _fill(tensor: torch.Tensor, values: Mapping[str, torch.Tensor]) -> None:
 
 
 def _written_once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """A tensor without the repetitions that lie at one place in memory: torch does not write there twice."""
+    """Tensor without elements that share one place in memory: torch refuses to write to them."""
     for axis, (size, stride) in enumerate(zip(tensor.shape, (tensor if like is None else like).stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor = tensor.narrow(axis, 0, 1)
@@ -152,7 +152,7 @@ def _written_once(tensor: torch.Tensor, like: torch.Tensor | None = None) -> tor
 
 
 def _dense(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Everything that a module computes with, as dense tensors; no two have one name."""
+    """Everything that a module computes with, as dense tensors with unique names."""
     for name, tensor in _state(module):
         # Nothing lies below the name of a tensor: a module would have it, and names are given once.
         yield from ((_joined(name, part), memory) for part, memory in parts(tensor).items())
@@ -167,7 +167,7 @@ def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _packing(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that keep weights otherwise than as parameters and buffers, such as those that torch.ao quantises."""
+    """Modules that store weights in other forms, such as those that torch.ao quantises."""
     for name, part in module.named_modules():
         own = type(part)._save_to_state_dict, type(part).get_extra_state
         if own != (nn.Module._save_to_state_dict, nn.Module.get_extra_state) and not _is_scripted(part):
@@ -175,7 +175,7 @@ def _packing(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _packed(owner: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a module puts into a state dict beside its parameters and buffers."""
+    """Tensors that a module adds to a state dict besides parameters and buffers."""
     for name, value in _put_by(owner, prefix).items():
         for index, leaf in enumerate(_leaves(value)):
             if isinstance(leaf, torch.Tensor):
@@ -183,7 +183,7 @@ def _packed(owner: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What a value of a state dict holds, also inside objects of TorchScript: those pack the weights of recurrent layers."""
+    """Values in a state dict entry, also inside TorchScript objects, which pack recurrent weights."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.ScriptObject):
             yield from _leaves(leaf.__getstate__())
@@ -199,7 +199,7 @@ def _put_by(owner: nn.Module, prefix: str) -> dict[str, Any]:
 
 
 def _pack(owner: nn.Module, prefix: str, read: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
-    """Have a module take saved tensors as it takes them from a state dict."""
+    """Load saved tensors into a module through its state dict."""
     content = {}
     for name, value in _put_by(owner, prefix).items():
         leaves = [
@@ -225,7 +225,7 @@ def _require_equal(name: str, built: Sequence[Any], saved: Sequence[Any]) -> Non
 
 
 def _read(leaf: torch.Tensor, name: str, read: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """A saved tensor that is like another one."""
+    """Read a saved tensor that is like another one."""
     values = {part: read(_joined(name, part), memory) for part, memory in parts(leaf).items()}
     if leaf.is_quantized:
         return _quantised(values)

@@ -1,4 +1,4 @@
-"""Write a module in memory into files that every process reads: an exported program, else a pickle. Imports torch."""
+"""Write a module in memory to files for other processes: an exported program, else a pickle. Imports torch."""
 
 from __future__ import annotations
 
@@ -32,37 +32,27 @@ from mlflow_ngraph.workloads.calling import called_flat, flatten_outputs
 from mlflow_ngraph.workloads.evaluation import evaluate, training_operations
 from mlflow_ngraph.workloads.exporting import save_program
 from mlflow_ngraph.workloads.initialise import seeded
-from mlflow_ngraph.workloads.side_effects import settings_kept
+from mlflow_ngraph.workloads.side_effects import settings_restored
 from mlflow_ngraph.workloads.trial_references import save_arrays
 from mlflow_ngraph.workloads.unwrapping import unwrapped
 
 _FEWEST = 2
 """Samples of an example for an export for any batch size: torch.export takes sizes of 0 and 1 for constants."""
 _DIGITS = 16
-"""Of a digest in the name of a file."""
+"""Digits of a digest in the name of a file."""
 _CLOSE = 1e-4
-"""How near an exported program, or a pickle in another process, comes to the module."""
+"""Tolerance between the module and its exported program, or its pickle in another process."""
 _ANSWERING = f"import sys; from {__name__} import answer; answer(*sys.argv[1:])"
 _log = logging.getLogger(__name__)
 
 
 def write_out(model: nn.Module, inputs: Any, name: str, batch_axis: int | None, home: Path | None) -> dict[str, Any]:
-    """Write a module below the directory of studies, under a digest; the workload as a study file would have it.
+    """Write a module below the directory of studies, under a digest; returns the workload for a study file.
 
-    For any batch size as a program of `torch.export`, else as a pickle where its classes can be imported, else as a program
-    for the batch size of the example.
+    For any batch size as a program of `torch.export`, else as a pickle where its classes can be imported, else as a
+    program for the batch size of the example.
 
-    Parameters
-    ----------
-    inputs : Any
-        As `mlflow_ngraph.workloads.live.Live` has them.
-    home : Path | None
-        As in `home_directory.location`.
-
-    Raises
-    ------
-    WorkloadError
-        None of these can be.
+    Raises `WorkloadError` if none of these can be written.
     """
     if not isinstance(model, nn.Module):
         raise WorkloadError(
@@ -76,7 +66,7 @@ def write_out(model: nn.Module, inputs: Any, name: str, batch_axis: int | None, 
     directory.mkdir(exist_ok=True)
     copy = _copied(model, name)
     axes = _axes(tree_leaves((args, kwargs)), batch_axis, name)
-    with settings_kept(), _silent():
+    with settings_restored(), _silent():
         try:
             _called(copy, args, kwargs)
         except Exception as error:
@@ -88,7 +78,7 @@ def write_out(model: nn.Module, inputs: Any, name: str, batch_axis: int | None, 
 
 
 def _unready(model: nn.Module) -> str:
-    """Why no process could compute with a module, and what to do; empty if there is nothing."""
+    """Reason why a module cannot be used, with advice; empty if there is none."""
     numbers = [*model.parameters(), *model.buffers()]
     if any(isinstance(tensor, UninitializedTensorMixin) for tensor in numbers):
         return "has parameters without a shape yet: call it once on its example inputs"
@@ -113,7 +103,7 @@ class _WritingOut:
         self._leaves: list[torch.Tensor] = tree_leaves((args, kwargs))
 
     def written(self, name: str, batch_axis: int | None) -> tuple[dict[str, Any], str]:
-        """The workload as a study file would have it, and what its user has to know of it."""
+        """Workload for a study file, and notes for its user."""
         options: dict[str, Any] = {"label": name}
         if batch_axis != 0:
             options["batch_axis"] = "none" if batch_axis is None else batch_axis
@@ -135,7 +125,7 @@ class _WritingOut:
         raise WorkloadError(f"workload {name} cannot be written out: {no_export}; {no_pickle}")
 
     def _program(self, options: Mapping[str, Any], *, free: bool) -> dict[str, Any]:
-        """The module as an exported program, for any batch size or for that of the example."""
+        """Export the module, for any batch size or for that of the example."""
         program = self._exported(free=free)
         operations = training_operations(program)
         if operations:
@@ -167,7 +157,7 @@ class _WritingOut:
         return export(self._model, args, kwargs, dynamic_shapes=shapes)
 
     def _pickled(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The module as a pickle, which is read where its classes can be imported."""
+        """Pickle the module, where its classes can be imported."""
         for part in self._model.modules():
             _require_importable(type(part))
         entries = self._args or tuple(self._kwargs.values())
@@ -202,7 +192,7 @@ class _WritingOut:
         }
 
     def _require_alike_elsewhere(self, file: Path) -> None:
-        """A pickle names its classes: what was changed in them since their import, or around them, another process has not."""
+        """Refuse classes that were changed since their import: a pickle has only their names."""
         with TemporaryDirectory() as place:
             example, answer = Path(place, "example.pt"), Path(place, "answer.pt")
             torch.save((self._args, self._kwargs), example)
@@ -222,7 +212,7 @@ class _WritingOut:
             )
 
     def _samples(self, names: Sequence[str]) -> dict[str, str]:
-        """The example as what the model is run on, where random integers may mean nothing to it."""
+        """Use the example as samples, because random integers may be meaningless to the model."""
         if all(leaf.is_floating_point() for leaf in self._leaves):
             return {}
         arrays = {name: leaf.numpy() for name, leaf in zip(names, self._leaves, strict=True)}
@@ -236,12 +226,12 @@ class _WritingOut:
 
 
 def unpickled(file: str) -> Any:
-    """The module in a file that `write_out` made: a factory for ``torch:``. It is a pickle, and thereby code, as a factory is."""
+    """Load a module of `write_out`: a factory for ``torch:``. Pickles are code, as a factory is."""
     return torch.load(file, weights_only=False)
 
 
 def _called(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The outputs of a model, which writes neither to its inputs nor, for good, to its buffers."""
+    """Outputs of a model that writes neither to its inputs nor, permanently, to its buffers."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     args, kwargs = tree_map(torch.clone, (args, kwargs))
     try:
@@ -258,7 +248,7 @@ def _called(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def answer(file: str, example: str, target: str) -> None:
-    """Run the module in a file on the inputs in another, in a process of its own, and write down what comes out."""
+    """Run the module in a file on the inputs in another, in a process of its own, and write its outputs."""
     torch.save(_run(Path(file), Path(example)), target)
 
 
@@ -277,7 +267,7 @@ def _alike(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> b
 
 
 def _arguments(inputs: Any, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the module is called with, as tensors on the CPU."""
+    """Arguments of the module, as tensors on the CPU."""
     given = inputs if isinstance(inputs, tuple | list | Mapping) else (inputs,)
     strangers = [type(leaf).__name__ for leaf in tree_leaves(given) if not isinstance(leaf, torch.Tensor | np.ndarray)]
     if strangers or not tree_leaves(given):
@@ -308,7 +298,7 @@ def _copied(model: nn.Module, name: str) -> nn.Module:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without what torch.export tells its own developers, graphs of many lines among it."""
+    """Suppress output of torch.export for its developers, such as long graphs."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -320,12 +310,9 @@ def _silent() -> Iterator[None]:
 
 
 def _axes(leaves: Sequence[torch.Tensor], axis: int | None, name: str) -> list[int | None]:
-    """The batch axis of each input: those that have as many samples there as the first one that has this axis.
+    """Batch axis of each input with as many samples on ``axis`` as the first one that has this axis.
 
-    Raises
-    ------
-    WorkloadError
-        None has it.
+    Raises `WorkloadError` if none has it.
     """
     if axis is None:
         return [None] * len(leaves)

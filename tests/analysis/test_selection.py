@@ -8,7 +8,7 @@ import pytest
 from mlflow_ngraph.analysis.selection import Selection, moment
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import CELL_METRICS
-from mlflow_ngraph.workloads.naming import distinct
+from mlflow_ngraph.workloads.naming import unique_names
 from tests.support.tidy import cells
 
 
@@ -32,7 +32,7 @@ def test_a_label_of_before_means_the_model_that_it_named() -> None:
     refs = ["torch:v1.nets:net#01234567", "torch:v2.nets:net#01234567", "onnx:models/net.onnx"]
 
     def recorded(*refs: str) -> pd.DataFrame:
-        labels = distinct(dict.fromkeys(refs, "net"))
+        labels = unique_names(dict.fromkeys(refs, "net"))
         return cells(workload=list(refs), label=[labels[ref] for ref in refs])
 
     before = recorded(*refs)["label"].tolist()

@@ -110,7 +110,7 @@ def test_what_a_name_means_is_said_once(recorded: str, cli: Cli) -> None:
 
 
 def test_pull_asks_which_of_them(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.misfit", lambda manifest: "")
+    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.incompatibility", lambda manifest: "")
     code, _, err = cli("engine", "pull", "--workload", "classifier", "--dry-run")
     assert code == 2
     assert "engines of several models fit" in err
@@ -148,7 +148,7 @@ def test_two_flag_sets_of_one_compiler_are_two(
     sqlite_uri: str, tmp_path: Path, cli: Cli, cli_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
-    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.misfit", lambda manifest: "")
+    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.incompatibility", lambda manifest: "")
     record = study_record(tmp_path / "study")
     for lane in record.lanes.values():
         if lane.lane.compiler == "openvino":

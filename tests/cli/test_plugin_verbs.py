@@ -66,7 +66,7 @@ BROUGHT = [*brought(app._VERBS, POINTS), *brought(fleet._VERBS, f"{POINTS}.fleet
 
 @pytest.mark.parametrize(("points", "path", "plugin"), BROUGHT)
 def test_a_plugin_has_the_verbs_that_the_tables_name(points: str, path: str, plugin: str) -> None:
-    assert isinstance(entry_points.brought(plugin, points, path.rsplit(maxsplit=1)[-1], path), click.Command)
+    assert isinstance(entry_points.load_plugin(plugin, points, path.rsplit(maxsplit=1)[-1], path), click.Command)
 
 
 @pytest.mark.parametrize(("points", "path", "plugin"), BROUGHT)

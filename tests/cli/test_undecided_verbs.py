@@ -62,7 +62,7 @@ def test_recommend_where_nothing_is_ok(recorded: str, cli: Cli) -> None:
 
 
 def test_pull_refuses_unless_that_is_accepted(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.misfit", lambda manifest: "")
+    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.incompatibility", lambda manifest: "")
     code, out, _ = cli("engine", "pull", "--workload", "resnet18")
     assert code == 3
     assert out.startswith("undecided: openvino at batch 4 measured")
@@ -78,9 +78,9 @@ def test_pull_refuses_unless_that_is_accepted(recorded: str, cli: Cli, monkeypat
 
 
 def test_a_rival_that_cannot_run_here_is_none(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.misfit", lambda manifest: "")
+    monkeypatch.setattr("mlflow_ngraph.engines.compatibility.incompatibility", lambda manifest: "")
     monkeypatch.setattr(
-        "mlflow_ngraph.engines.compatibility.absent", lambda name: "not installed" if name == "openvino" else ""
+        "mlflow_ngraph.engines.compatibility.unavailable", lambda name: "not installed" if name == "openvino" else ""
     )
     code, out, _ = cli("engine", "pull", "--workload", "resnet18", "--dry-run")
     assert code == 0

@@ -11,7 +11,7 @@ from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.compilers.host import isa
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import DeviceError, UnsupportedError
 
 EXTENDED = {"graph_optimization_level": "extended"}
@@ -107,12 +107,12 @@ def test_a_processor_has_the_levels_of_which_it_has_everything(
     ],
 )
 def test_a_device_elsewhere_is_read(text: str, device: str, architecture: str, shown: str) -> None:
-    found = Elsewhere.parse(text)
+    found = BuildTarget.parse(text)
     assert (found.device, found.architecture, str(found)) == (device, architecture, shown)
 
 
 def test_what_is_no_architecture_is_refused() -> None:
     with pytest.raises(DeviceError, match="no architecture 'ada': a GPU has one such as sm89"):
-        Elsewhere.parse("gpu:ada")
-    assert Elsewhere.parse("gpu:sm120").compute_capability == (12, 0)
-    assert Elsewhere.parse("xeon:x86-64-v3").compute_capability is None
+        BuildTarget.parse("gpu:ada")
+    assert BuildTarget.parse("gpu:sm120").compute_capability == (12, 0)
+    assert BuildTarget.parse("xeon:x86-64-v3").compute_capability is None

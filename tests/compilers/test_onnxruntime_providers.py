@@ -16,15 +16,15 @@ from mlflow_ngraph.compilers.onnxruntime.flags import ProviderName
 from mlflow_ngraph.compilers.onnxruntime.providers import (
     CPU,
     PROVIDERS,
-    asked,
     choose,
-    settle_tf32,
-    taken,
+    count_nodes,
+    nodes_by_provider,
+    set_tf32,
     with_options,
 )
 from mlflow_ngraph.compilers.onnxruntime.running import _waiting, _with_transfers
+from mlflow_ngraph.compilers.onnxruntime.session import captured_stderr, options, reason
 from mlflow_ngraph.compilers.onnxruntime.session import create as create_session
-from mlflow_ngraph.compilers.onnxruntime.session import options, overheard, reason
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.errors import CompileError, UnsupportedError
@@ -146,23 +146,23 @@ def test_flags_that_the_provider_does_not_read_have_no_value_in_force(cnn: Sourc
 
 def test_nodes_that_fell_back_are_told_with_their_operators() -> None:
     parts = [("Wanted", ["Conv", "Relu", "Gemm"]), (CPU, ["NonZero"]), (CPU, ["Shape"]), (CPU, ["Shape"])]
-    assert taken(parts, "Wanted").facts() == {
+    assert count_nodes(parts, "Wanted").facts() == {
         "nodes_by_provider": f"{CPU}:3,Wanted:3",
         "fallback_nodes": 3,
         "fallback_operators": "NonZero:1,Shape:2",
     }
-    assert taken([("Wanted", ["Conv"])], "Wanted").facts()["fallback_operators"] is None
+    assert count_nodes([("Wanted", ["Conv"])], "Wanted").facts()["fallback_operators"] is None
 
 
 def test_a_provider_that_took_nothing_is_an_error() -> None:
     with pytest.raises(UnsupportedError, match=f"Wanted took none of the model's 3 nodes: all would run on {CPU}"):
-        taken([(CPU, ["Conv", "Relu"]), (CPU, ["Shape"])], "Wanted")
+        count_nodes([(CPU, ["Conv", "Relu"]), (CPU, ["Shape"])], "Wanted")
 
 
 def test_a_runtime_that_does_not_tell_is_trusted_with_one_provider_only() -> None:
-    assert asked(SimpleNamespace(get_providers=lambda: [CPU]), CPU) is None
+    assert nodes_by_provider(SimpleNamespace(get_providers=lambda: [CPU]), CPU) is None
     with pytest.raises(UnsupportedError, match=r"1\.24"):
-        asked(SimpleNamespace(get_providers=lambda: ["Wanted", CPU]), "Wanted")
+        nodes_by_provider(SimpleNamespace(get_providers=lambda: ["Wanted", CPU]), "Wanted")
 
 
 def test_tf32_is_an_option_of_the_cuda_provider() -> None:
@@ -195,18 +195,18 @@ def test_tf32_is_turned_off_for_tensorrt_before_its_libraries_are_loaded(monkeyp
     # Set first, so that what the function sets is undone with it.
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "")
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
-    settle_tf32(PROVIDERS["cuda"], "fp32")
-    settle_tf32(PROVIDERS["tensorrt"], "tf32")
+    set_tf32(PROVIDERS["cuda"], "fp32")
+    set_tf32(PROVIDERS["tensorrt"], "tf32")
     assert "NVIDIA_TF32_OVERRIDE" not in os.environ
     monkeypatch.setattr(where, lambda library: True)
     with pytest.raises(UnsupportedError, match="NVIDIA_TF32_OVERRIDE=0"):
-        settle_tf32(PROVIDERS["tensorrt"], "fp32")
+        set_tf32(PROVIDERS["tensorrt"], "fp32")
     monkeypatch.setattr(where, lambda library: False)
-    settle_tf32(PROVIDERS["tensorrt"], "fp32")
+    set_tf32(PROVIDERS["tensorrt"], "fp32")
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == "0"
     for name in ("cuda", "tensorrt"):
         with pytest.raises(UnsupportedError, match="rules tf32 out"):
-            settle_tf32(PROVIDERS[name], "tf32")
+            set_tf32(PROVIDERS[name], "tf32")
 
 
 CUDA_LOG = (
@@ -237,7 +237,7 @@ def test_the_reason_is_found_in_the_runtimes_log(log: str, words: str) -> None:
 
 
 def test_what_is_overheard_is_still_heard_by_others(capfd: pytest.CaptureFixture[str]) -> None:
-    with overheard() as heard:
+    with captured_stderr() as heard:
         os.write(2, b"from C++\n")
     assert heard.text == "from C++\n"
     assert capfd.readouterr().err == "from C++\n"

@@ -1,6 +1,6 @@
 import pytest
 
-from mlflow_ngraph.compilers.reasons import limits, operator, reported
+from mlflow_ngraph.compilers.reasons import errors_as_limits, operator, translated_errors
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
 OPENVINO = (
@@ -43,22 +43,26 @@ def test_an_operator_that_the_cause_names_is_found() -> None:
 def test_a_missing_operator_is_unsupported_and_anything_else_a_failure() -> None:
     with (
         pytest.raises(UnsupportedError, match=r"^openvino has no operator com\.acme\.Frobnicate$"),
-        reported("openvino"),
+        translated_errors("openvino"),
     ):
         raise RuntimeError(OPENVINO)
-    with pytest.raises(CompileError, match=r"^tvm: KeyError: 'x'$"), reported("tvm"):
+    with pytest.raises(CompileError, match=r"^tvm: KeyError: 'x'$"), translated_errors("tvm"):
         raise KeyError("x")
 
 
 def test_verdicts_and_a_lack_of_memory_pass_unchanged() -> None:
     for error in (UnsupportedError("as it is"), MemoryError("as it is")):
-        with pytest.raises(type(error), match=r"^as it is$"), reported("tvm"):
+        with pytest.raises(type(error), match=r"^as it is$"), translated_errors("tvm"):
             raise error
 
 
 def test_a_limit_of_a_compiler_is_none_of_the_machine() -> None:
-    with pytest.raises(UnsupportedError, match=r"^tvm: KeyError: 'x'$"), reported("tvm"), limits("tvm"):
+    with (
+        pytest.raises(UnsupportedError, match=r"^tvm: KeyError: 'x'$"),
+        translated_errors("tvm"),
+        errors_as_limits("tvm"),
+    ):
         raise KeyError("x")
     for error in (RuntimeError("std::bad_alloc"), OSError("No space left on device"), ImportError("libx.so")):
-        with pytest.raises(CompileError), reported("tvm"), limits("tvm"):
+        with pytest.raises(CompileError), translated_errors("tvm"), errors_as_limits("tvm"):
             raise error

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mlflow_ngraph.compilers.request_queue import Relay
+from mlflow_ngraph.compilers.request_queue import RequestQueue
 
 
 class Log:
@@ -18,9 +18,11 @@ class Log:
     def step(self, name: str) -> Callable[[], None]:
         return lambda: self.steps.append(name)
 
-    def relay(self) -> Relay:
+    def relay(self) -> RequestQueue:
         names = ("a", "b")
-        return Relay([self.step(f"start {name}") for name in names], [self.step(f"wait {name}") for name in names])
+        return RequestQueue(
+            [self.step(f"start {name}") for name in names], [self.step(f"wait {name}") for name in names]
+        )
 
 
 def test_all_are_started_before_the_first_is_waited_for() -> None:

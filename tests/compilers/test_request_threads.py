@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mlflow_ngraph.compilers.request_threads import Crew
+from mlflow_ngraph.compilers.request_threads import RequestThreads
 
 
 def test_all_tasks_are_in_flight_at_once() -> None:
@@ -18,7 +18,7 @@ def test_all_tasks_are_in_flight_at_once() -> None:
         barrier.wait()
         done.append(name)
 
-    crew = Crew([lambda name=name: task(name) for name in range(3)])  # type: ignore[misc]
+    crew = RequestThreads([lambda name=name: task(name) for name in range(3)])  # type: ignore[misc]
     for _ in range(50):
         crew.run()
     crew.close()
@@ -28,7 +28,7 @@ def test_all_tasks_are_in_flight_at_once() -> None:
 
 def test_a_stream_goes_on_while_nobody_counts() -> None:
     often = threading.Semaphore(0)
-    crew = Crew([often.release, lambda: None])
+    crew = RequestThreads([often.release, lambda: None])
     with crew.stream() as count:
         count()
         for _ in range(1000):
@@ -44,7 +44,7 @@ def test_a_stream_counts_as_many_as_are_in_flight() -> None:
         time.sleep(seconds)
         done[name] += 1
 
-    crew = Crew([lambda: task(0, 0.001), lambda: task(1, 0.05)])
+    crew = RequestThreads([lambda: task(0, 0.001), lambda: task(1, 0.05)])
     with crew.stream() as count:
         start = time.perf_counter()
         for _ in range(25):
@@ -66,13 +66,13 @@ def test_a_failure_in_a_stream_is_raised_and_the_crew_is_free_again() -> None:
         if len(runs) == 5:
             raise RuntimeError("as told")
 
-    def count_often(crew: Crew) -> None:
+    def count_often(crew: RequestThreads) -> None:
         with crew.stream() as count:
             for _ in range(1000):
                 count()
                 time.sleep(0.001)
 
-    crew = Crew([task, lambda: None])
+    crew = RequestThreads([task, lambda: None])
     with pytest.raises(RuntimeError, match="as told"):
         count_often(crew)
     crew.run()
@@ -89,7 +89,7 @@ def test_a_failure_is_raised_and_the_next_set_runs(failing: int) -> None:
         if name == failing and len(runs) <= 2:
             raise RuntimeError("as told")
 
-    crew = Crew([lambda: task(0), lambda: task(1)])
+    crew = RequestThreads([lambda: task(0), lambda: task(1)])
     with pytest.raises(RuntimeError, match="as told"):
         crew.run()
     assert sorted(runs) == [0, 1], "the other task has run all the same"
@@ -100,7 +100,7 @@ def test_a_failure_is_raised_and_the_next_set_runs(failing: int) -> None:
 
 def test_closing_ends_the_threads() -> None:
     before = set(threading.enumerate())
-    crew = Crew([lambda: None] * 4)
+    crew = RequestThreads([lambda: None] * 4)
     its_own = set(threading.enumerate()) - before
     assert len(its_own) == 4
     crew.run()

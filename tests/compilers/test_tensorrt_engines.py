@@ -14,7 +14,7 @@ from onnx import TensorProto
 from mlflow_ngraph.compilers import host
 from mlflow_ngraph.compilers.base import Target, Transfers
 from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.compilers.tensorrt.timing import TimingCache
+from mlflow_ngraph.compilers.tensorrt.configuration import TimingCache
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec

@@ -17,7 +17,7 @@ import torch
 from mlflow_ngraph import LoadedEngine, load_model, parity
 from mlflow_ngraph.compilers import host
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.arrays import taken
+from mlflow_ngraph.engines.arrays import input_arrays
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import digest_line, open_package
@@ -103,10 +103,10 @@ def test_threads_get_each_their_own_answers(engine: LoadedEngine) -> None:
 @pytest.mark.parametrize("number", [np.float32(2.5), np.array(2.5, np.float32), torch.tensor(2.5)])
 def test_a_number_is_an_array_without_axes(number: Any) -> None:
     specs = [TensorSpec("x", "float32", ("batch", 2)), TensorSpec("factor", "float32", ())]
-    _, factor = taken([np.zeros((3, 2), np.float32), number], specs)
+    _, factor = input_arrays([np.zeros((3, 2), np.float32), number], specs)
     assert (type(factor), factor.shape, factor.item()) == (np.ndarray, (), 2.5)
     with pytest.raises(UsageError, match="input 'factor' is float64, the engine takes float32"):
-        taken({"x": np.zeros((3, 2), np.float32), "factor": np.float64(2.5)}, specs)
+        input_arrays({"x": np.zeros((3, 2), np.float32), "factor": np.float64(2.5)}, specs)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_builds_of_one_release_are_one_version(logged: Logged) -> None:
     manifest = open_package(logged.packages["openvino"]).manifest
     local = {**manifest.spec.requires, "openvino": manifest.spec.requires["openvino"] + "+local"}
     spec = manifest.spec.model_copy(update={"requires": local})
-    assert compatibility.misfit(manifest.model_copy(update={"spec": spec})) == ""
+    assert compatibility.incompatibility(manifest.model_copy(update={"spec": spec})) == ""
 
 
 def test_an_engine_that_computes_in_another_precision_is_refused(logged: Logged) -> None:

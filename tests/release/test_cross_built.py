@@ -94,7 +94,7 @@ def test_the_package_says_what_it_needs_and_that_nobody_ran_it(built: Built) -> 
 
 
 def test_the_device_for_which_it_was_built_may_load_it(built: Built, ada: None) -> None:
-    assert compatibility.misfit(open_package(built.package).manifest) == ""
+    assert compatibility.incompatibility(open_package(built.package).manifest) == ""
 
 
 def test_the_cache_of_the_server_gives_it_to_that_device_with_its_digests(

@@ -15,7 +15,7 @@ from mlflow_ngraph.devices import probes
 from mlflow_ngraph.engines.files import digest_files, sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import open_package
-from mlflow_ngraph.engines.staging import landing
+from mlflow_ngraph.engines.staging import staging_directory
 from mlflow_ngraph.errors import EngineError, TrackingError, UsageError
 from mlflow_ngraph.release import pulling
 from mlflow_ngraph.release.pulling import pull_engine
@@ -270,7 +270,7 @@ def test_another_call_waits_and_finds_it_there(remote: Remote, tmp_path: Path) -
 
     target = tmp_path / "engine"
     with ThreadPoolExecutor(1) as pool:
-        with landing(target):
+        with staging_directory(target):
             other = pool.submit(pull_engine, remote, target)
             with pytest.raises(StillWaiting):
                 other.result(1.0)

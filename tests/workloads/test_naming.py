@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlflow_ngraph.workloads.naming import distinct, stem
+from mlflow_ngraph.workloads.naming import base_label, unique_names
 
 TORCH, ONNX = "torch:shopvision.models:classifier#79e1837d", "onnx:classifier.onnx"
 
@@ -24,14 +24,14 @@ def test_the_first_thing_that_tells_them_apart_stands_behind(
     workloads: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
     labels = dict.fromkeys(workloads, "m")
-    named = distinct(labels)
+    named = unique_names(labels)
     assert tuple(named.values()) == names
-    assert distinct(named) == named, "a name that was given once stays"
-    assert {stem(name) for name in names} == {"m"}
+    assert unique_names(named) == named, "a name that was given once stays"
+    assert {base_label(name) for name in names} == {"m"}
 
 
 def test_a_name_is_given_up_where_nothing_shares_the_label() -> None:
-    assert distinct({ONNX: "classifier (onnx)", "timm:resnet18": "ResNet-18"}) == {
+    assert unique_names({ONNX: "classifier (onnx)", "timm:resnet18": "ResNet-18"}) == {
         ONNX: "classifier",
         "timm:resnet18": "ResNet-18",
     }

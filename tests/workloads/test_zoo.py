@@ -10,7 +10,7 @@ import pytest
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.baseline import ModuleBaseline
-from mlflow_ngraph.workloads.behaviour import begun_otherwise, observe
+from mlflow_ngraph.workloads.behaviour import differs_when_rebuilt, observe
 from mlflow_ngraph.workloads.calling import tensors
 from mlflow_ngraph.workloads.data_reads import follow
 from mlflow_ngraph.workloads.evaluation import evaluate
@@ -53,7 +53,7 @@ def test_what_is_no_function_of_its_inputs_is_found_and_nothing_else(name):
     others = [draw(specs, BATCH, 0, number, example)[1] for number in range(OTHERS)]
     first = baseline(one)
     first.run(example)  # as whoever asks for shapes does
-    impure = observe(first, example, others).impure or begun_otherwise(first, baseline(one), example, others)
+    impure = observe(first, example, others).impure or differs_when_rebuilt(first, baseline(one), example, others)
     assert bool(impure) == (one.truth in ("stateful", "random")), impure
 
 

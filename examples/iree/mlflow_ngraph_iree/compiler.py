@@ -13,7 +13,7 @@ import psutil
 from mlflow_ngraph.compilers.base import Availability, Build, Compiler, Engine, Flags, Invocation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.materials import Source
@@ -68,7 +68,7 @@ class IREE(Compiler[IREEFlags]):
             "--iree-scheduling-dump-statistics-format=json",
             f"--iree-scheduling-dump-statistics-file={directory / FACTS}",
         ]
-        with reported(self.name, NO_OPERATOR):
+        with translated_errors(self.name, NO_OPERATOR):
             with bench.stage("convert"):
                 mlir, nodes = to_mlir(source, batch)
             with bench.stage("compile"):
@@ -84,7 +84,7 @@ class IREE(Compiler[IREEFlags]):
         self.check(target)
         if EngineSpec.read_for(self, directory, target).facts["batch"] not in (None, batch):
             raise CompileError(f"{directory} holds no engine for batch size {batch}")
-        with reported(self.name):
+        with translated_errors(self.name):
             return _IREEEngine(directory / ENGINE, self.flags.model_dump(), target.threads)
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:

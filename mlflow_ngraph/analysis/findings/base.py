@@ -18,7 +18,7 @@ from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.decision import Answer
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, called, with_estimates
+from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, baseline_phrase, with_estimates
 from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.text import NO_INTERVAL, missing
@@ -162,7 +162,7 @@ class Table:
     def over(self, row: Any) -> str:
         """What the ratios of a cell refer to, as a sentence calls it."""
         label = row.get(BASELINE_COLUMN)
-        return called(EAGER if missing(label) else str(label))
+        return baseline_phrase(EAGER if missing(label) else str(label))
 
     def context(self, row: Any) -> str:
         """Where a cell was measured: the device, and whatever else tells the cells of this table apart."""

@@ -31,10 +31,10 @@ from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.opening import WITHOUT_GPU, Layout, Opener
 from mlflow_ngraph.compilers.onnxruntime.providers import CPU, Provider, choose
 from mlflow_ngraph.compilers.onnxruntime.session import create, naming_types, options
-from mlflow_ngraph.compilers.reasons import limits, reported
+from mlflow_ngraph.compilers.reasons import errors_as_limits, translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
-    """Saves the graph as the CPU provider optimised it; what other providers compile is compiled when it is loaded."""
+    """Saves the graph optimised for the CPU; other providers compile when the engine is loaded."""
 
     name: ClassVar[str] = "onnxruntime"
     summary: ClassVar[str] = "ONNX Runtime with its CPU kernels, OpenVINO, CUDA or TensorRT"
@@ -82,10 +82,10 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
     @property
     def _portable(self) -> bool:
-        """Whether the saved graph is the same on all processors: without the layouts of the highest level."""
+        """True if the saved graph is the same on all processors: without the layouts of the highest level."""
         return self.flags.provider in (None, "cpu") and self.flags.graph_optimization_level != "all"
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if target.accelerator != "cpu" or self.flags.provider not in (None, "cpu"):
             raise UnsupportedError(
                 "onnxruntime keeps nothing that a provider other than cpu compiles: nothing can be compiled here for "
@@ -126,7 +126,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             "dynamic_batch": dynamic,
             "shared": shared,
         }
-        with reported(self.name):
+        with translated_errors(self.name):
             for batch in [None] if shared else batch_sizes:
                 with bench.stage("save"):
                     graph = onnx_graph.read(source.onnx(batch))
@@ -158,7 +158,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         saved = EngineSpec.read_for(self, directory, target)
         provider = choose(self.flags.provider, target)
         in_flight = requests.count(self.flags, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             before = psutil.Process().num_threads()
             opened = self._opener(directory, saved.facts, target).open(batch)
             started = psutil.Process().num_threads() - before
@@ -177,17 +177,11 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
         self.check(target)
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             return explain(self._opener(directory, saved.facts, target), saved.inputs, batch)
 
     def _opener(self, directory: Path, facts: Mapping[str, FlagValue], target: Target) -> Opener:
-        """What opens the engine's files as they were compiled.
-
-        Raises
-        ------
-        CompileError
-            They were compiled for another provider.
-        """
+        """Create the opener of the engine's files. Raises `CompileError` if they were compiled for another provider."""
         provider = choose(self.flags.provider, target)
         if facts["provider"] != provider.name:
             raise CompileError(
@@ -198,7 +192,7 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
         return Opener(self.flags, provider, target, Layout(directory, suffix, bool(facts["shared"]), symbols))
 
     def _optimise(self, model: Path, sizes: Mapping[str, int], target: Target, path: Path) -> None:
-        """Creating a session optimises the graph and writes the result."""
+        """Write the optimised graph, which creating a session does."""
         from mlflow_ngraph.workloads import onnx_file
 
         session_options = options(self.flags, target, self.flags.graph_optimization_level)
@@ -214,15 +208,15 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
             )
         for symbol, size in sizes.items():
             session_options.add_free_dimension_override_by_name(symbol, size)
-        with limits(self.name, model), naming_types(self.name, model):
+        with errors_as_limits(self.name, model), naming_types(self.name, model):
             create(model, session_options, [(CPU, {})])
         if in_one_file:
             # ONNX Runtime wrote where the source has its weights, not the weights.
-            onnx_file.gather(path, model)
+            onnx_file.embed_external_data(path, model)
 
 
 def _has_bodies(model: Path) -> bool:
-    """Whether a node has a graph of its own, such as a branch or a loop."""
+    """True if a node has subgraphs, such as a branch or a loop."""
     import onnx
 
     nodes = onnx.load(str(model), load_external_data=False).graph.node
@@ -237,10 +231,10 @@ def _keep(source: Path, target: Path) -> None:
 
 
 def _threads(session: Any, provider: Provider, target: Target, started: int, in_flight: int) -> int | None:
-    """The threads of all inferences in flight: the session's, and those that call it.
+    """Threads of all concurrent inferences: the session's, and those that call it.
 
-    The runtime does not tell how many its own default is; it starts one fewer than it uses. OpenVINO within it tells
-    nothing at all.
+    The runtime does not report its default; it starts one fewer than it uses. OpenVINO within it reports nothing at
+    all.
     """
     if provider.name == "openvino":
         return target.threads

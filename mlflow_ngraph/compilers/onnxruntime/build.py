@@ -1,4 +1,4 @@
-"""Which build of ONNX Runtime is installed: one module, several packages."""
+"""Identify the installed build of ONNX Runtime: one module, several packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RECORD = Path("capi", "build_and_package_info.py")
 
 @dataclass(frozen=True)
 class Installed:
-    """What the installed build says about itself."""
+    """Version and providers of the installed build."""
 
     package: str
     """Such as ``onnxruntime-gpu``."""
@@ -20,10 +20,10 @@ class Installed:
 
 
 def installed() -> Installed | None:
-    """The build that an import would find, without importing it; None where it does not tell.
+    """Inspect the build that an import would find, without importing it; None where it does not tell.
 
-    The packages put the same module into the same place, so when two of them are installed, their metadata do not
-    tell which of them it is.
+    The packages install the same module in the same place, so with two of them installed, their metadata do not tell
+    which one it is.
     """
     try:
         spec = find_spec("onnxruntime")

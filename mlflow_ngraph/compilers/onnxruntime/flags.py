@@ -1,4 +1,4 @@
-"""The options of the ONNX Runtime adapter."""
+"""Options of the ONNX Runtime adapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OnnxRuntimeFlags(Flags):
     """Options of ONNX Runtime."""
 
     provider: ProviderName | None = None
-    """What executes the nodes: ``cpu``, ``openvino``, ``cuda`` or ``tensorrt``; by default the one called like the
+    """Execution provider: ``cpu``, ``openvino``, ``cuda`` or ``tensorrt``; by default the one called like the
     device's accelerator. Nodes that it does not take run on the CPU, and are reported."""
     graph_optimization_level: Literal["none", "basic", "extended", "all"] = "all"
     """Graph rewrites: ``basic`` removes redundant nodes, ``extended`` fuses, ``all`` also changes layouts (NCHWc)."""
@@ -25,7 +25,7 @@ class OnnxRuntimeFlags(Flags):
     """Inferences in flight in async mode, each from a thread of its own; by default as many as there are threads, so that
     each computes on one, and two on a GPU. One in sync mode."""
     spinning: bool = True
-    """Whether idle worker threads spin before they sleep: a little faster alone, much slower on a busy machine."""
+    """Let idle worker threads spin before they sleep: a little faster alone, much slower on a busy machine."""
     pinning: bool = True
     """Bind each worker thread to a processor, as the runtime itself does only where nobody says how many threads it has; in
     sync mode, where there are as many processors as threads."""
@@ -38,6 +38,6 @@ class OnnxRuntimeFlags(Flags):
     dynamic_batch: bool = True
     """Optimise once for every batch size, where the model's batch axis is free; else once for each."""
     cudnn_conv_algo_search: Literal["exhaustive", "heuristic", "default"] = "exhaustive"
-    """How the CUDA provider picks the algorithm of a convolution: it times all, asks cuDNN, or takes a fixed one."""
+    """Choice of convolution algorithms in the CUDA provider: it times all, asks cuDNN, or takes a fixed one."""
     cuda_graph: bool = False
     """Record what is started on the GPU once, and replay it; needs a model of which no node runs on the CPU."""

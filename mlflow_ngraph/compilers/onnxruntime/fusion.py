@@ -1,7 +1,7 @@
-"""Which nodes of a model each node of its optimised graph computes.
+"""Match nodes of an optimised graph with the model's nodes that they compute.
 
-ONNX Runtime does not say; it is found by the names of values, which most rewrites keep. Convolutions in blocked layout
-are the exception: their outputs are new values, but their own name tells where they began.
+ONNX Runtime does not report it; it is found by the names of values, which most rewrites keep. Convolutions in blocked
+layout are the exception: their outputs are new values, but their own name tells the origin.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ BLOCKED = "com.microsoft.nchwc"
 """The domain of operators on activations in blocks of channels."""
 _BLOCKED_NAME = "_nchwc"
 _ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "Tanh"})
-"""What a convolution in blocked layout also computes when it follows."""
+"""Operators that a preceding convolution in blocked layout absorbs."""
 _SUMS = frozenset({"Add", "Sum"})
 """The same, for one that has a fourth input: what is added to its result."""
 _SUMMAND = 3
 
 
 def fused(source: Sequence[Node], steps: Sequence[Node]) -> dict[str, tuple[str, ...]]:
-    """The names of the nodes of ``source`` that a step computes, by the step's name, where it is more than one."""
+    """Names of the nodes of ``source`` by the step that computes them, for steps that compute several."""
     producers = {value: node for node in source for value in node.outputs}
     meaning = _meaning(source, steps, producers)
     held = set(meaning.values()) | {meaning.get(value, value) for step in steps for value in step.inputs}
@@ -37,7 +37,7 @@ def fused(source: Sequence[Node], steps: Sequence[Node]) -> dict[str, tuple[str,
 
 
 def _meaning(source: Sequence[Node], steps: Sequence[Node], producers: Mapping[str, Node]) -> dict[str, str]:
-    """The value of ``source`` that a value of the optimised graph holds."""
+    """Value of ``source`` that equals a value of the optimised graph."""
     meaning = {value: value for step in steps for value in step.outputs if value in producers}
     began = _began(source, steps, producers, meaning)
     # What is only reordered was computed by the step before.
@@ -58,14 +58,14 @@ def _meaning(source: Sequence[Node], steps: Sequence[Node], producers: Mapping[s
 
 
 def _only_reorders(step: Node) -> bool:
-    """Whether a step holds what it was given, in another layout."""
+    """True if a step only changes the layout of its input."""
     return step.domain == BLOCKED and step.operation.startswith("Reorder")
 
 
 def _began(
     source: Sequence[Node], steps: Sequence[Node], producers: Mapping[str, Node], known: Mapping[str, str]
 ) -> dict[str, str]:
-    """The value of ``source`` that a renamed value began as: steps keep the name of their node, or of its output."""
+    """Original value of a renamed one: steps keep the name of their node, or of its output."""
     by_name = {node.name: node for node in source}
     origins: dict[str, str] = {}
     for step in steps:
@@ -80,7 +80,7 @@ def _began(
 
 
 def _reached(step: Node, value: str, anchors: set[str], consumers: Mapping[str, Sequence[Node]]) -> str:
-    """The last value that ``step`` computes, which began as ``value``."""
+    """Last value that ``step`` computes, starting at ``value``."""
     if step.domain != BLOCKED:
         return value
     absorbed = _ACTIVATIONS | (_SUMS if len(step.inputs) > _SUMMAND and step.inputs[_SUMMAND] else set())
@@ -92,7 +92,7 @@ def _reached(step: Node, value: str, anchors: set[str], consumers: Mapping[str, 
 
 
 def _computed(value: str, held: set[str], producers: Mapping[str, Node]) -> list[Node]:
-    """The nodes between ``value`` and other values that the optimised graph holds."""
+    """Nodes between ``value`` and other values of the optimised graph."""
     nodes: list[Node] = []
     pending = [value]
     while pending:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime made of a model: its optimised graph, and its own profile of two runs."""
+"""Explain an engine of ONNX Runtime by its optimised graph and a profile of two runs."""
 
 from __future__ import annotations
 
@@ -78,18 +78,10 @@ def kernels(
     groups: Mapping[str, tuple[str, ...]],
     parts: Sequence[GraphPart],
 ) -> list[Kernel]:
-    """The steps of the last run in a profile.
+    """Kernels of the last run in a profile.
 
-    Parameters
-    ----------
-    events : Sequence[Mapping[str, Any]]
-        What the profiler wrote.
-    domains : Mapping[str, str]
-        The domains of operators, by the name of a step.
-    groups : Mapping[str, tuple[str, ...]]
-        Names of the model's nodes that a step computes, by the step's name.
-    parts : Sequence[GraphPart]
-        The nodes that providers took.
+    ``domains`` has the domain of each step's operator, and ``groups`` the names of the model's nodes that a step
+    computes.
     """
     began = max(event["ts"] for event in events if event["name"] == "model_run")
     # Such a part is one step, with a name of the provider's own. They are numbered in their order.
@@ -120,12 +112,11 @@ def kernels(
 
 
 def _element_type(outputs: Sequence[Mapping[str, Any]]) -> str:
-    """The type of the first output, such as ``float``."""
     return next(iter(outputs[0]), "") if outputs else ""
 
 
 def _parts(opened: Opened) -> list[GraphPart]:
-    """What each provider took, where the runtime tells."""
+    """Nodes by provider, where the runtime reports them."""
     if not can_tell(opened.session):
         return []
     return [

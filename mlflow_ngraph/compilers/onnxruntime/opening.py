@@ -1,4 +1,4 @@
-"""What lies in an engine's directory, and how it becomes a session."""
+"""Layout of an engine's directory, and sessions opened from it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
 from mlflow_ngraph.compilers.onnxruntime.providers import (
     PROVIDERS,
     Provider,
-    asked,
-    settle_tf32,
+    nodes_by_provider,
+    set_tf32,
     uncounted,
     with_options,
 )
@@ -26,26 +26,24 @@ WITHOUT_GPU: dict[str, FlagValue] = {"cudnn_conv_algo_search": None, "cuda_graph
 
 @dataclass(frozen=True)
 class Layout:
-    """How an engine's directory is laid out."""
+    """Paths within an engine's directory."""
 
     directory: Path
     suffix: str
     """``onnx`` or ``ort``."""
     shared: bool
-    """Whether one file serves every batch size."""
+    """True if one file serves every batch size."""
     symbols: tuple[str, ...] = ()
     """Names of the free batch axis that are given the batch size when the file is loaded."""
 
     def model(self, batch: int | None) -> Path:
-        """The model's file for a batch size."""
         return self.directory / f"model{self._batch(batch)}.{self.suffix}"
 
     def source_nodes(self, batch: int | None) -> Path:
-        """The nodes that the model had before it was optimised."""
         return self.directory / f"nodes{self._batch(batch)}.json"
 
     def tensorrt(self, batch: int) -> Path:
-        """Where TensorRT keeps the engines that it built for a batch size."""
+        """Directory of the engines that TensorRT built for a batch size."""
         return self.directory / f"tensorrt-b{batch}"
 
     def _batch(self, batch: int | None) -> str:
@@ -54,7 +52,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Opened:
-    """A session and what it says of itself."""
+    """A session with its effective flags."""
 
     session: Any
     facts: Mapping[str, FlagValue]
@@ -70,25 +68,16 @@ class Opener:
         self._target = target
 
     def open(self, batch: int, configure: Callable[[Any], None] | None = None) -> Opened:
-        """A session for a batch size.
+        """Create a session for a batch size.
 
-        Parameters
-        ----------
-        configure : Callable[[Any], None] | None
-            Has a last word on the session's options; such a session replays no CUDA graph, which would leave nothing to
-            see.
-
-        Raises
-        ------
-        CompileError
-            There is no file for this batch size.
-        UnsupportedError
-            The provider is missing or took no node.
+        ``configure`` changes the session's options last; such a session replays no CUDA graph, which would hide its
+        steps. Raises `CompileError` if there is no file for this batch size, and `UnsupportedError` if the provider is
+        missing or took no node.
         """
         path = self.layout.model(batch)
         if not path.is_file():
             raise CompileError(f"{self.layout.directory} holds no engine for batch size {batch}")
-        settle_tf32(self.provider, self._target.precision)
+        set_tf32(self.provider, self._target.precision)
         # What the CPU provider optimised ahead of time is not optimised again.
         level = "none" if self.provider.name == "cpu" else self._flags.graph_optimization_level
         session_options = options(self._flags, self._target, level)
@@ -101,19 +90,16 @@ class Opener:
         cache = self.layout.tensorrt(batch) if self.provider.name == "tensorrt" else None
         before = _files(cache)
         session = create(path, session_options, with_options(self.provider, flags, self._target, cache))
-        taken = asked(session, self.provider.runtime_name)
+        taken = nodes_by_provider(session, self.provider.runtime_name)
         facts = self._in_force(session) | (taken.facts() if taken else uncounted(self.provider))
         if cache is not None:
             facts["tensorrt_engines"] = "built" if _files(cache) - before else "reused"
         return Opened(session, facts)
 
     def _in_force(self, session: Any) -> dict[str, FlagValue]:
-        """The flags that the session can be asked for, and its providers.
+        """Effective flags of the session.
 
-        Raises
-        ------
-        UnsupportedError
-            The CUDA provider does not compute in the precision that it was given.
+        Raises `UnsupportedError` if the CUDA provider computes in another precision.
         """
         session_options, provider = session.get_session_options(), self.provider
         facts: dict[str, FlagValue] = {

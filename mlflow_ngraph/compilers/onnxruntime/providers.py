@@ -1,4 +1,4 @@
-"""The execution providers of ONNX Runtime: where each runs, what it is told, and which nodes it took."""
+"""Execution providers of ONNX Runtime: accelerator, options, and the nodes that each took."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 @dataclass(frozen=True)
 class Provider:
-    """One execution provider."""
+    """An execution provider with its accelerator and precisions."""
 
     name: ProviderName
     runtime_name: str
     accelerator: Literal["cpu", "cuda"]
     precisions: tuple[Precision, ...]
     package: str
-    """What to install for it."""
+    """Package to install."""
     free_batch: bool = True
-    """Whether it compiles for a batch size that is not known yet."""
+    """True if it compiles for a batch size that is not known yet."""
 
 
 PROVIDERS: Mapping[ProviderName, Provider] = {
@@ -50,12 +50,9 @@ PROVIDERS: Mapping[ProviderName, Provider] = {
 
 
 def choose(name: ProviderName | None, target: Target) -> Provider:
-    """The provider to use for ``target``: the one called ``name``, else the one that its accelerator calls for.
+    """Choose the provider for ``target``: the one called ``name``, else the one for its accelerator.
 
-    Raises
-    ------
-    UnsupportedError
-        The provider runs elsewhere, or not in this precision.
+    Raises `UnsupportedError` if the provider needs another accelerator or precision.
     """
     provider = PROVIDERS[name or target.accelerator]
     if provider.accelerator != target.accelerator:
@@ -71,13 +68,7 @@ def choose(name: ProviderName | None, target: Target) -> Provider:
 
 
 def with_options(provider: Provider, flags: OnnxRuntimeFlags, target: Target, cache: Path | None) -> Chosen:
-    """What to create a session with.
-
-    Parameters
-    ----------
-    cache : Path | None
-        Where TensorRT keeps the engines that it builds.
-    """
+    """Providers with their options, for creating a session."""
     if provider.name == "cpu":
         return [(CPU, {})]
     if provider.name == "openvino":
@@ -105,16 +96,13 @@ def with_options(provider: Provider, flags: OnnxRuntimeFlags, target: Target, ca
     return [(_TENSORRT, tensorrt), (_CUDA, cuda)]
 
 
-def settle_tf32(provider: Provider, precision: Precision) -> None:
-    """Make sure that TF32 is used if, and only if, it was asked for.
+def set_tf32(provider: Provider, precision: Precision) -> None:
+    """Use TF32 only on request.
 
-    The CUDA provider has an option for it. TensorRT's has none: only an environment variable turns TF32 off there,
-    which the libraries read once in a process.
+    The CUDA provider has an option for it. For TensorRT only an environment variable turns TF32 off, which the
+    libraries read once in a process.
 
-    Raises
-    ------
-    UnsupportedError
-        What this process has settled already contradicts ``precision``.
+    Raises `UnsupportedError` if an earlier setting of this process contradicts ``precision``.
     """
     if provider.accelerator != "cuda":
         return
@@ -134,15 +122,14 @@ def _has_loaded(library: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Which provider took how many nodes of the graph."""
+class NodeCounts:
+    """Number of nodes by provider."""
 
     by_provider: Mapping[str, int]
     elsewhere: Mapping[str, int]
     """Operators of nodes that another provider than the wanted one took, and how many of each."""
 
     def facts(self) -> dict[str, FlagValue]:
-        """What an engine reports of it."""
         return {
             "nodes_by_provider": _counts(self.by_provider),
             "fallback_nodes": sum(self.elsewhere.values()),
@@ -150,18 +137,10 @@ class Taken:
         }
 
 
-def taken(parts: Iterable[tuple[str, Sequence[str]]], wanted: str) -> Taken:
-    """Sum up which provider took which nodes.
+def count_nodes(parts: Iterable[tuple[str, Sequence[str]]], wanted: str) -> NodeCounts:
+    """Count the nodes that each provider took, from pairs of provider and operators.
 
-    Parameters
-    ----------
-    parts : Iterable[tuple[str, Sequence[str]]]
-        Pairs of a provider and the operators of nodes that it took.
-
-    Raises
-    ------
-    UnsupportedError
-        The wanted provider took none.
+    Raises `UnsupportedError` if the wanted provider took none.
     """
     by_provider, elsewhere = Counter[str](), Counter[str]()
     for provider, operators in parts:
@@ -173,22 +152,19 @@ def taken(parts: Iterable[tuple[str, Sequence[str]]], wanted: str) -> Taken:
             f"{wanted} took none of the model's {sum(elsewhere.values())} nodes: all would run on "
             f"{', '.join(sorted(by_provider))}"
         )
-    return Taken(by_provider, elsewhere)
+    return NodeCounts(by_provider, elsewhere)
 
 
-def asked(session: Any, wanted: str) -> Taken | None:
-    """Ask a session which provider took which nodes.
+def nodes_by_provider(session: Any, wanted: str) -> NodeCounts | None:
+    """Query which provider took which nodes.
 
-    Versions before 1.24 do not tell, nor does any for .ort files: then it is None for a session with one provider.
+    None for a session with one provider where the runtime cannot tell: before 1.24, and for .ort files.
 
-    Raises
-    ------
-    UnsupportedError
-        The wanted provider took none, or that cannot be found out.
+    Raises `UnsupportedError` if the wanted provider took none, or that is unknown.
     """
     parts = session.get_provider_graph_assignment_info() if can_tell(session) else []
     if parts:
-        return taken(((part.ep_name, [node.op_type for node in part.get_nodes()]) for part in parts), wanted)
+        return count_nodes(((part.ep_name, [node.op_type for node in part.get_nodes()]) for part in parts), wanted)
     if session.get_providers() != [wanted]:
         raise UnsupportedError(
             f"this version of ONNX Runtime does not tell which nodes {wanted} took; 1.24 and later do"
@@ -197,12 +173,12 @@ def asked(session: Any, wanted: str) -> Taken | None:
 
 
 def uncounted(provider: Provider) -> dict[str, FlagValue]:
-    """What an engine reports when its one provider took every node, and the runtime does not tell how many."""
+    """Facts when the only provider took every node, and the runtime does not report how many."""
     return {"nodes_by_provider": provider.runtime_name, "fallback_nodes": 0, "fallback_operators": None}
 
 
 def can_tell(session: Any) -> bool:
-    """Whether the runtime has a record of which provider took which nodes."""
+    """True if the runtime records which provider took which nodes."""
     return hasattr(session, "get_provider_graph_assignment_info")
 
 

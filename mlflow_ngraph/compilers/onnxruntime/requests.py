@@ -1,8 +1,8 @@
-"""How many inferences a session has in flight, and how the threads are shared out among them.
+"""Number of concurrent requests of a session, and threads for each.
 
-A session is called from several threads at once, one for each request. A call computes in the thread that makes it, and
-takes what is free of the session's own threads. The runtime's `run_async` would start a request from one of these
-threads: it needs at least one beside, cannot bind inputs and outputs, and hands the outputs over as new arrays.
+A session is called from several threads, one for each request. A call computes in its own thread and in free threads of
+the session. The runtime's `run_async` would start a request from one of the session's threads: it needs at least one
+more, cannot bind inputs and outputs, and returns outputs as new arrays.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ ON_GPU = 2
 
 
 def count(flags: OnnxRuntimeFlags, target: Target) -> int:
-    """Inferences in flight: in async mode by default as many as there are threads, on a GPU two."""
+    """Number of concurrent requests: in async mode by default as many as there are threads, on a GPU two."""
     if target.mode == "sync":
         return 1
     return flags.requests or (ON_GPU if target.accelerator == "cuda" else _threads(target))
 
 
 def intra_op_threads(flags: OnnxRuntimeFlags, target: Target) -> int:
-    """What to set ``intra_op_num_threads`` to, so that all requests together have the target's threads.
+    """Value of ``intra_op_num_threads`` with which all requests together have the target's threads.
 
-    The number counts the calling thread; 0 is the runtime's own default.
+    It counts the calling thread; 0 is the runtime's default.
     """
     if target.mode == "sync" or target.accelerator == "cuda":
         return target.threads or 0
@@ -34,12 +34,9 @@ def intra_op_threads(flags: OnnxRuntimeFlags, target: Target) -> int:
 
 
 def check(provider: ProviderName, flags: OnnxRuntimeFlags, target: Target) -> None:
-    """Refuse what cannot have several requests in flight.
+    """Refuse flags and providers that cannot have concurrent requests.
 
-    Raises
-    ------
-    UnsupportedError
-        The provider runs one inference at a time, or a CUDA graph is asked for.
+    Raises `UnsupportedError` for a provider that runs one inference at a time, or a CUDA graph.
     """
     if target.mode == "sync":
         return
@@ -55,5 +52,5 @@ def check(provider: ProviderName, flags: OnnxRuntimeFlags, target: Target) -> No
 
 
 def _threads(target: Target) -> int:
-    """Of all requests together; the runtime has no default for that."""
+    """Threads of all requests together; the runtime has no default for that."""
     return target.threads or processors.available()

@@ -1,4 +1,4 @@
-"""A loaded session and its bound inputs."""
+"""Run a session with bound inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
-from mlflow_ngraph.compilers.request_threads import Crew
+from mlflow_ngraph.compilers.request_threads import RequestThreads
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.workloads.base import BATCH
 
@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntimeEngine(Engine):
-    """A session with the interface of the engine that it was loaded from; in async mode it is called by several threads.
-
-    Parameters
-    ----------
-    flags : Mapping[str, FlagValue]
-        Every flag with the value in force, and among them ``requests``.
-    """
+    """A loaded session; in async mode several threads call it."""
 
     def __init__(
         self, session: Any, saved: EngineSpec, batch: int, target: Target, flags: Mapping[str, FlagValue]
@@ -37,22 +31,22 @@ class OnnxRuntimeEngine(Engine):
         self._saved = saved
         self._batch = batch
         self._target = target
-        self._crews: list[Crew] = []
+        self._crews: list[RequestThreads] = []
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         if self._target.mode == "sync":
             single = self._request(inputs)
             return Invocation(single.call, single.outputs)
         singly = tuple(self._request(inputs) for _ in range(int(str(self.flags["requests"]))))
-        crew = Crew([request.call for request in singly])
+        crew = RequestThreads([request.call for request in singly])
         self._crews.append(crew)
         return Invocation(crew.run, singly[-1].outputs, len(singly), singly, crew.stream)
 
     def _request(self, inputs: Sequence[NDArray[np.generic]]) -> Request:
-        """One inference, with inputs and outputs of its own in the runtime's memory.
+        """One inference, with bound inputs and outputs of its own.
 
-        An output whose shape the runtime does not know, or is wrong about, is laid out anew by each call, as in a session that nothing
-        is bound to: what is bound has to have the shape that it comes to, and the one that the runtime believes in.
+        The runtime allocates outputs of unknown or wrongly inferred shape at each call, as in an unbound session: a
+        bound output must have both the actual and the inferred shape.
         """
         import onnxruntime as ort
 
@@ -85,7 +79,7 @@ class OnnxRuntimeEngine(Engine):
         return _with_transfers(run, binding, copies)
 
     def _shape(self, node: Any) -> tuple[int | None, ...]:
-        """The shape of an output as the runtime knows it, with None where that depends on more than the batch size."""
+        """Inferred shape of an output, None where it depends on more than the batch size."""
         specs = {spec.name: spec.shape for spec in self._saved.inputs}
         batch = {
             size
@@ -109,7 +103,7 @@ def _in_turn(calls: Sequence[Callable[[], object]]) -> None:
 
 
 def _waiting(run: Callable[[], object], binding: Any) -> Callable[[], None]:
-    """A call that returns when the outputs are complete on the device."""
+    """Call that returns when the outputs are complete on the device."""
 
     def call() -> None:
         run()
@@ -119,7 +113,7 @@ def _waiting(run: Callable[[], object], binding: Any) -> Callable[[], None]:
 
 
 def _with_transfers(run: Callable[[], object], binding: Any, copies: Sequence[Callable[[], object]]) -> Request:
-    """A call that copies the inputs to the device, and returns when the outputs are back."""
+    """Call that copies the inputs to the device, and returns when the outputs are back."""
     outputs: Arrays = []
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime that have the providers they were asked for, or say why not."""
+"""Create sessions of ONNX Runtime with all requested providers, or give the reason for a missing one."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _TELLING = (
     re.compile(r"\[ERROR\] (.+)"),
     re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : (.+)"),
 )
-"""Where in a line of the runtime's log the reason begins, after source locations and C++ signatures."""
+"""Start of the reason in a line of the runtime's log, after source locations and C++ signatures."""
 
 
 def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
-    """Session options: those that flags and target decide, and the graph optimisation level ``level``."""
+    """Session options from flags, target and graph optimisation level."""
     import onnxruntime as ort
 
     session_options = ort.SessionOptions()
@@ -62,9 +62,9 @@ def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
 
 
 def affinities(flags: OnnxRuntimeFlags, target: Target) -> str:
-    """A processor for each worker thread, counted from 1; empty where none is bound to one.
+    """Processor for each worker thread, counted from 1; empty where threads are not bound.
 
-    The calling thread, which computes too, may run on any.
+    The calling thread computes too, and is not bound.
     """
     allowed, threads = sorted(os.sched_getaffinity(0)), target.threads or 0
     if not flags.pinning or target.mode != "sync" or target.accelerator != "cpu" or threads > len(allowed):
@@ -74,12 +74,9 @@ def affinities(flags: OnnxRuntimeFlags, target: Target) -> str:
 
 @contextlib.contextmanager
 def naming_types(compiler: str, model: Path) -> Iterator[None]:
-    """Say for which element types an operator is missing: the runtime may have it for others.
+    """Add the element types to errors about missing operators: the runtime may support others.
 
-    Raises
-    ------
-    UnsupportedError
-        An operator has no kernel for the types that it has in the model.
+    Raises `UnsupportedError` if an operator has no kernel for its types.
     """
     try:
         yield
@@ -97,10 +94,10 @@ def naming_types(compiler: str, model: Path) -> Iterator[None]:
 
 
 def _element_types(path: Path, operator: str, name: str) -> str:
-    """The element types of an operator's first input in a model; of the node with a name, where it has one.
+    """Element types of an operator's first input in a model, or of the node with a name.
 
-    An operator that the runtime made of others has one of the types of the model. There are kernels for float: where
-    there are several types, it is left out.
+    Operators that the runtime fused from others have one of the model's types. Float has kernels, so it is left out
+    among several.
     """
     import onnx
 
@@ -114,14 +111,11 @@ def _element_types(path: Path, operator: str, name: str) -> str:
 
 
 def create(path: Path, session_options: Any, providers: Chosen) -> Any:
-    """A session that has every one of ``providers``.
+    """Create a session with every one of ``providers``.
 
-    The runtime itself goes on without a provider that it does not have or that cannot start, with a warning at most.
+    The runtime itself skips a missing provider with a warning at most.
 
-    Raises
-    ------
-    UnsupportedError
-        A provider is missing; the message is the runtime's own reason.
+    Raises `UnsupportedError` if a provider is missing; the message is the runtime's own reason.
     """
     import onnxruntime as ort
 
@@ -129,7 +123,7 @@ def create(path: Path, session_options: Any, providers: Chosen) -> Any:
     if providers[0][0] == CPU:
         return ort.InferenceSession(str(path), session_options, providers=providers, enable_fallback=0)
     _preload(ort, providers)
-    with overheard() as heard:
+    with captured_stderr() as heard:
         try:
             session = ort.InferenceSession(str(path), session_options, providers=providers, enable_fallback=0)
         except Exception as error:
@@ -156,7 +150,7 @@ def _require_built(ort: Any, providers: Chosen) -> None:
 
 
 def _preload(ort: Any, providers: Chosen) -> None:
-    """Load what NVIDIA's packages bring: the runtime's own libraries do not look for it there."""
+    """Load the libraries of NVIDIA's packages: the runtime does not search there."""
     names = {name for name, _ in providers}
     if PROVIDERS["cuda"].runtime_name in names and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
@@ -165,36 +159,36 @@ def _preload(ort: Any, providers: Chosen) -> None:
             import_module("tensorrt")
 
 
-class Heard:
-    """What was written to standard error."""
+class CapturedStderr:
+    """Captured standard error."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self.text = ""
 
     def read(self) -> None:
-        """Take what has been written so far."""
+        """Update `text` with all that was written so far."""
         self._file.seek(0)
         self.text = self._file.read().decode(errors="replace")
 
     @property
     def about_libraries(self) -> bool:
-        """Whether a provider's libraries could not be loaded."""
+        """True if a provider's libraries failed to load."""
         return "Failed to load library" in self.text
 
     @property
     def reason(self) -> str:
-        """Why a provider did not start, in the runtime's own words."""
+        """Reason why a provider did not start, in the runtime's own words."""
         return reason(self.text)
 
 
 @contextlib.contextmanager
-def overheard() -> Iterator[Heard]:
-    """Listen to standard error, where the runtime says why a provider did not start; pass it on afterwards."""
+def captured_stderr() -> Iterator[CapturedStderr]:
+    """Capture standard error, where the runtime explains why a provider did not start, and pass it on."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as file:
-        heard = Heard(file)
+        heard = CapturedStderr(file)
         os.dup2(file.fileno(), 2)
         try:
             yield heard
@@ -206,7 +200,7 @@ def overheard() -> Iterator[Heard]:
 
 
 def reason(log: str) -> str:
-    """The reason in the runtime's log, without time, source location and C++ signature."""
+    """Extract the reason from the runtime's log, without time, source location and C++ signature."""
     for line in _LOGGED.findall(_COLOUR.sub("", log)):
         for pattern in _TELLING:
             match = pattern.search(line)

@@ -1,7 +1,8 @@
-"""The adapter for OpenVINO: an IR on disk, compiled for the machine when it is loaded, and compiled blobs."""
+"""The adapter for OpenVINO: saves an IR, compiled when it is loaded, and compiled blobs."""
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,11 +25,11 @@ from mlflow_ngraph.compilers.base import (
 )
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package
-from mlflow_ngraph.compilers.openvino import blobs
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
-from mlflow_ngraph.compilers.reasons import limits, reported
+from mlflow_ngraph.compilers.reasons import errors_as_limits, translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format, TensorSpec
 
@@ -47,7 +48,7 @@ class OpenVINOFlags(Flags):
     """Options of OpenVINO."""
 
     performance_hint: Literal["latency", "throughput"] | None = None
-    """What to configure streams and threads for; by default ``latency`` in sync and ``throughput`` in async mode."""
+    """Goal of the choice of streams and threads; by default ``latency`` in sync and ``throughput`` in async mode."""
     num_streams: int | None = Field(None, ge=1)
     """Inferences that run at the same time, each on its share of the threads; by default what the hint gives."""
     requests: int | None = Field(None, ge=1)
@@ -57,18 +58,18 @@ class OpenVINOFlags(Flags):
     enable_hyper_threading: bool | None = None
     """Use both threads of a core; by default the runtime decides."""
     scheduling_core_type: Literal["any", "pcore", "ecore"] | None = None
-    """Which cores of a processor with two kinds to use: any, performance or efficient ones; by default the runtime
+    """Cores to use of a processor with two kinds: any, performance or efficient ones; by default the runtime
     decides."""
     dynamic_batch: bool = False
     """Keep the batch axis free when compiling; by default the model is reshaped to each batch size."""
     save: Literal["ir", "blob", "both"] = "ir"
-    """What an engine consists of: the ``ir``, compiled when it is loaded; a compiled ``blob`` for each batch size,
+    """Content of an engine: the ``ir``, compiled when it is loaded; a compiled ``blob`` for each batch size,
     which loads faster, on an equal machine with the same version only; or ``both``, the IR being what is loaded where
     the blob cannot be."""
 
 
 class OpenVINO(Compiler[OpenVINOFlags]):
-    """Converts ONNX to an IR once; compiles it for a batch size and the machine's own CPU, now or at load time."""
+    """Converts ONNX to an IR once; compiles it for a batch size and this CPU, now or at load time."""
 
     name: ClassVar[str] = "openvino"
     summary: ClassVar[str] = "Intel's OpenVINO with its CPU plugin"
@@ -92,7 +93,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         requirements = {"openvino": self.availability().version or ""}
         return requirements if self.flags.save == "ir" else {**requirements, "isa": isa()}
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if self.flags.save != "ir":
             raise UnsupportedError(f"openvino compiles blobs for this machine alone: build for {device} with save=ir")
 
@@ -105,19 +106,19 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         self.check(target)
         shared = source.dynamic("onnx")
         dynamic = self.flags.dynamic_batch and shared
-        facts: dict[str, FlagValue] = {**self._config(target), "shared": shared, "blob_made_by": blobs.maker()}
-        with reported(self.name), tempfile.TemporaryDirectory() as passing:
+        facts: dict[str, FlagValue] = {**self._config(target), "shared": shared, "blob_made_by": _maker()}
+        with translated_errors(self.name), tempfile.TemporaryDirectory() as passing:
             irs = Path(passing) if self.flags.save == "blob" else directory
             for batch in [None] if shared else batch_sizes:
                 self._convert(source.onnx(batch), irs / _file(batch, "xml"), bench)
             for batch in batch_sizes[:1] if dynamic else batch_sizes:
                 # Compiled here so that failures and their cost are known, and again when an IR is loaded.
-                with bench.stage("compile"), limits(self.name):
+                with bench.stage("compile"), errors_as_limits(self.name):
                     ir = irs / _file(None if shared else batch, "xml")
                     compiled = self._compiled(ir, batch, shared, source.inputs, self._config(target))
                 if self.flags.save != "ir":
                     with bench.stage("save"):
-                        blobs.write(compiled, directory / _file(None if dynamic else batch, "blob"))
+                        _export(compiled, directory / _file(None if dynamic else batch, "blob"))
             in_force = self._in_force(compiled, shared, target)
             requirements = optional(compiled, "RUNTIME_REQUIREMENTS")
         _precision(in_force, target)
@@ -135,7 +136,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
         self.check(target)
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             compiled, opened = self._opened(directory, batch, saved, self._config(target))
             flags = {**self._in_force(compiled, bool(saved.facts["shared"]), target), **opened}
         return OpenVINOEngine(compiled, _precision(flags, target), flags, saved.inputs, target.mode)
@@ -145,7 +146,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
         self.check(target)
         saved = EngineSpec.read_for(self, directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             config = {**self._config(target), **PROFILED}
             compiled, opened = self._opened(directory, batch, saved, config)
             in_force = self._in_force(compiled, bool(saved.facts["shared"]), target)
@@ -155,7 +156,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
 
     def _convert(self, model: Path, ir: Path, bench: Workbench) -> None:
         ov = library()
-        with bench.stage("convert"), limits(self.name, model):
+        with bench.stage("convert"), errors_as_limits(self.name, model):
             converted = core().read_model(str(model))
         with bench.stage("save"):
             # The default would round the weights to 16 bits.
@@ -164,21 +165,18 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def _opened(
         self, directory: Path, batch: int, saved: EngineSpec, config: Mapping[str, FlagValue]
     ) -> tuple[Any, dict[str, FlagValue]]:
-        """An engine from disk, and whether it came from a blob or was compiled from the IR.
+        """Load an engine, and tell a blob from a compiled IR.
 
-        Raises
-        ------
-        CompileError
-            There is nothing but a blob, and it cannot be used here.
+        Raises `CompileError` if the only file is a blob that does not fit.
         """
         shared = bool(saved.facts["shared"])
         refused: str | None = None
         if self.flags.save != "ir":
             blob = directory / _file(None if self.flags.dynamic_batch and shared else batch, "blob")
             try:
-                compiled = blobs.read(blob, config, str(saved.facts["blob_made_by"]))
+                compiled = _import(blob, config, str(saved.facts["blob_made_by"]))
                 return compiled, {"loaded_from": "blob", "blob_refused": None}
-            except blobs.BlobRefusedError as refusal:
+            except _BlobRefusedError as refusal:
                 refused = str(refusal)
         if self.flags.save == "blob":
             raise CompileError(f"{directory} holds a compiled blob that cannot be used here: {refused}")
@@ -200,7 +198,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return core().compile_model(model, "CPU", dict(config))
 
     def _config(self, target: Target) -> dict[str, FlagValue]:
-        """Without a precision hint the runtime computes in bf16 on CPUs that can, and does not say so."""
+        """Runtime configuration. Without a precision hint CPUs that support bf16 use it silently."""
         hint = self.flags.performance_hint or ("latency" if target.mode == "sync" else "throughput")
         core_type = self.flags.scheduling_core_type
         config: dict[str, FlagValue] = {
@@ -217,7 +215,6 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return {key: value for key, value in config.items() if value is not None}
 
     def _in_force(self, compiled: Any, shared: bool, target: Target) -> dict[str, FlagValue]:
-        """The flags and what the runtime says of itself."""
         core_type = text(compiled.get_property("SCHEDULING_CORE_TYPE"))
         return {
             "performance_hint": text(compiled.get_property("PERFORMANCE_HINT")).lower(),
@@ -234,7 +231,6 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         }
 
     def _requests(self, compiled: Any, mode: Mode) -> int:
-        """Inferences in flight."""
         if mode == "sync":
             return 1
         return self.flags.requests or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
@@ -245,8 +241,41 @@ def _file(batch: int | None, suffix: str) -> str:
 
 
 def _precision(flags: Mapping[str, FlagValue], target: Target) -> Precision:
-    """The precision that took effect, which has to be the one that was asked for."""
+    """Check that the effective precision is the requested one."""
     element_type = str(flags["inference_precision"])
     if _PRECISIONS.get(element_type) != target.precision:
         raise UnsupportedError(f"openvino computes in {element_type} on this CPU when asked for {target.precision}")
     return target.precision
+
+
+class _BlobRefusedError(Exception):
+    """A blob cannot be used here; the message gives the reason."""
+
+
+def _maker() -> str:
+    """OpenVINO version and instruction sets, which importing a blob must match."""
+    return f"{library().get_version()} on {isa()}"
+
+
+def _export(compiled: Any, path: Path) -> None:
+    stream = io.BytesIO()
+    compiled.export_model(stream)
+    path.write_bytes(stream.getbuffer())
+
+
+def _import(path: Path, config: Mapping[str, FlagValue], made_by: str) -> Any:
+    """Import a compiled model with its original configuration; ``made_by`` is the `_maker` of its export.
+
+    Raises `_BlobRefusedError` if version or instruction sets differ, or it is damaged.
+    """
+    # Newer runtimes also check this by themselves; those of 2025 put nothing into a blob that they could check.
+    if made_by != _maker():
+        raise _BlobRefusedError(f"it was compiled by OpenVINO {made_by}, this is {_maker()}")
+    import numpy as np
+
+    ov = library()
+    try:
+        content = ov.Tensor(np.memmap(path, dtype=np.uint8, mode="r"))
+        return core().import_model(content, "CPU", dict(config))
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise _BlobRefusedError(one_line(error)) from error

@@ -1,4 +1,4 @@
-"""What OpenVINO made of a model: its runtime model, with the counters of two runs."""
+"""Explain an engine of OpenVINO by its runtime model with the counters of two runs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def explain(
 
 
 def kernels(steps: Sequence[Mapping[str, str]]) -> list[Kernel]:
-    """The steps that were executed, in the order of execution.
+    """Executed steps in order.
 
-    Constants, inputs and outputs are not; nor is what was computed while compiling, or only renames memory.
+    Constants, inputs and outputs are left out, as are steps folded at compile time and renames of memory.
     """
     executed = [step for step in steps if step.get("execTimeMcs", _NOT_EXECUTED) != _NOT_EXECUTED]
     return [_kernel(step) for step in sorted(executed, key=lambda step: int(step["execOrder"]))]
@@ -63,5 +63,5 @@ def _kernel(said: Mapping[str, str]) -> Kernel:
 
 
 def _said(step: Any) -> dict[str, str]:
-    """What the runtime says of a step."""
+    """Properties of a step."""
     return {"name": step.get_friendly_name(), **{key: str(value.value) for key, value in step.get_rt_info().items()}}

@@ -1,4 +1,4 @@
-"""OpenVINO's module, and how its values read."""
+"""Import OpenVINO without telemetry, and read its properties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TELEMETRY = "openvino_telemetry"
 
 
 def library() -> Any:
-    """The runtime's module, without its telemetry; also where nobody blocked that before."""
+    """Import OpenVINO without its telemetry."""
     sys.modules.setdefault(TELEMETRY, None)  # type: ignore[arg-type]
     import openvino
 
@@ -25,9 +25,9 @@ _making = Lock()
 def core() -> Any:
     """The only `openvino.Core` of this process, which lives as long as it does.
 
-    A core that has loaded the CPU plugin gives the thread that did so an alternate stack for signals, and takes it away at its
-    own end. With several, the stack of one is put back in force by the end of another after it has been unmapped, and the next
-    signal that Python handles, Ctrl-C among them, is a segmentation fault.
+    A core that loads the CPU plugin installs an alternate signal stack in that thread, and removes it at its end. With
+    several cores, the end of one restores the unmapped stack of another, and the next signal that Python handles, such
+    as Ctrl-C, is a segmentation fault.
     """
     with _making:
         if not _cores:
@@ -36,7 +36,7 @@ def core() -> Any:
 
 
 def text(value: Any) -> str:
-    """The bare name of an enumeration's value, such as ``LATENCY``."""
+    """Bare name of an enumeration's value, such as ``LATENCY``."""
     return f"{value}".rpartition(".")[2]
 
 

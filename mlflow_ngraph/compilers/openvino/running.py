@@ -1,4 +1,4 @@
-"""A compiled model and its bound inputs."""
+"""Run a compiled model with bound inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Mode, Precision, Request
 from mlflow_ngraph.compilers.openvino.library import library
-from mlflow_ngraph.compilers.request_queue import Relay
+from mlflow_ngraph.compilers.request_queue import RequestQueue
 from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph.workloads.base import TensorSpec
 
@@ -40,7 +40,7 @@ class OpenVINOEngine(Engine):
             return Invocation(single.call, single.outputs)
         count = int(str(self.flags["requests"]))
         requests = [filled(self._compiled, self._inputs, inputs) for _ in range(count)]
-        relay = Relay([request.start_async for request in requests], [request.wait for request in requests])
+        relay = RequestQueue([request.start_async for request in requests], [request.wait for request in requests])
         singly = tuple(self._single(request) for request in requests)
         return Invocation(relay.run, singly[-1].outputs, count, singly, relay.stream)
 
@@ -57,13 +57,7 @@ class OpenVINOEngine(Engine):
 
 
 def filled(compiled: Any, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[np.generic]]) -> Any:
-    """A request with the inputs in tensors of the runtime's own allocator.
-
-    Parameters
-    ----------
-    specs, arrays : Sequence[TensorSpec], Sequence[NDArray[np.generic]]
-        The workload's inputs, in its order.
-    """
+    """Create a request with inputs in tensors of the runtime's own allocator."""
     ov, request = library(), compiled.create_infer_request()
     for index, place in enumerate(places(compiled.inputs, specs)):
         request.set_input_tensor(index, ov.Tensor(np.array(arrays[place], order="C")))
@@ -71,15 +65,11 @@ def filled(compiled: Any, specs: Sequence[TensorSpec], arrays: Sequence[NDArray[
 
 
 def places(ports: Sequence[Any], specs: Sequence[TensorSpec]) -> list[int]:
-    """Which of the workload's inputs each input of a model is.
+    """Index of the workload's input for each input of a compiled model.
 
-    The runtime leaves out inputs that nothing needs, and where nothing is left between an input and an output, the input
-    has the output's name; the order stays.
+    The runtime drops unused inputs. An input that is directly an output has the output's name; the order stays.
 
-    Raises
-    ------
-    CompileError
-        It cannot be told.
+    Raises `CompileError` if it is ambiguous.
     """
     known = {spec.name: index for index, spec in enumerate(specs)}
     indices = [next((known[name] for name in port.get_names() if name in known), None) for port in ports]

@@ -12,7 +12,7 @@ from mlflow_ngraph.compilers.tensorrt.family import AMPERE, NO_GPU, SINCE_AMPERE
 from mlflow_ngraph.compilers.tensorrt.flags import TensorRTFlags
 from mlflow_ngraph.compilers.tensorrt.library import Edition
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TensorRT(TensorRTFamily[TensorRTFlags]):
-    """Chooses kernels by timing them on the GPU that the engine is for."""
+    """Chooses kernels by timing them on the engine's GPU."""
 
     name: ClassVar[str] = "tensorrt"
     summary: ClassVar[str] = "NVIDIA TensorRT 10 and 11"
@@ -50,7 +50,7 @@ class TensorRT(TensorRTFamily[TensorRTFlags]):
             return f"compute capability {gpu.compute_capability}"
         return f"{gpu.name}, compute capability {gpu.compute_capability}"
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         raise UnsupportedError(
             f"tensorrt times kernels on the GPU that an engine is for: it cannot build here for {device}"
         )

@@ -1,4 +1,4 @@
-"""From an ONNX model to a serialised engine."""
+"""Build a serialised engine from an ONNX model."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _FLOATS = {"FLOAT", "HALF", "BF16", "FP8", "FP4"}
 _HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM")
 """The layers that a network's precision is about."""
 _LACKS = re.compile(r"Cannot compile operation '[^']*' for ")
-"""How a builder says that there is no such operation on a GPU."""
+"""Builder's message about an operation that the GPU lacks."""
 _NO_PLUGIN = "Plugin not found"
-"""How a parser says that an operator is neither its own nor that of a plugin."""
+"""Parser's message about an operator that neither it nor a plugin has."""
 
 
 class Configuration(Protocol):
-    """What an edition of TensorRT is told beside what all are told."""
+    """Builder settings of one edition of TensorRT, beside the common ones."""
 
     workspace_mib: int | None
 
     def apply(self, trt: Any, config: Any) -> None:
-        """Tell a builder, before it builds."""
+        """Configure a builder before it builds."""
 
     def built(self, config: Any) -> None:
-        """Keep what a builder learnt, after it has built."""
+        """Store results of a builder, such as timings."""
 
     def in_force(self, trt: Any, config: Any) -> dict[str, FlagValue]:
-        """The edition's own flags as the builder gives them back."""
+        """Effective flags of the edition, as the builder reports them."""
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A serialised engine, and what is known about it."""
+    """A serialised engine with its facts."""
 
     serialized: Any
     """Something with a buffer."""
@@ -57,9 +57,9 @@ class BuildPlan:
     nodes: int
     """Operations of the ONNX model."""
     listing: str
-    """What the builder said of the layers that it made of them; empty where it says nothing."""
+    """Builder's list of layers; empty where it logs none."""
     flags: Mapping[str, FlagValue]
-    """What the builder was told, as it gives it back."""
+    """Effective flags of the builder."""
 
 
 def build(
@@ -73,12 +73,7 @@ def build(
 ) -> BuildPlan:
     """Build an engine for some batch sizes: with fixed shapes for one, with an optimisation profile for several.
 
-    Raises
-    ------
-    UnsupportedError
-        The parser lacks an operator, or this version lacks what a flag asks for.
-    CompileError
-        The builder failed; with the library's own reason.
+    Raises `UnsupportedError` for an operator or flag that this version lacks, and `CompileError` if the builder fails.
     """
     trt = library(edition)
     logger = make_logger(edition, trt)
@@ -119,13 +114,13 @@ def build(
 
 
 def _typing(trt: Any) -> int:
-    """Strongly typed: since TensorRT 11 every network is, and the flag may go one day."""
+    """Strong typing: the default since TensorRT 11, whose flag may be removed."""
     kinds = trt.NetworkDefinitionCreationFlag
     return 1 << int(kinds.STRONGLY_TYPED) if hasattr(kinds, "STRONGLY_TYPED") else 0
 
 
 def _model(file: Path, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int], precision: Precision) -> Any:
-    """The ONNX model in a precision, with all sizes of its inputs fixed but the batch size where there are several."""
+    """Convert the ONNX model to a precision, with fixed input sizes but for the batch size of several."""
     # Weights in files of their own stay there, unless they have to be converted.
     model = onnx.load(str(file), load_external_data=precision in ("bf16", "fp16"))
     only = batch_sizes[0] if len(batch_sizes) == 1 else None
@@ -138,7 +133,6 @@ def _model(file: Path, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int],
 
 
 def _parse(trt: Any, logger: Any, network: Any, model: Any, file: Path) -> None:
-    """Fill the network."""
     parser = granted(trt.OnnxParser(network, logger), logger, "no ONNX parser")
     if parser.parse(model.SerializeToString(), str(file.absolute())):
         return
@@ -154,7 +148,7 @@ def _parse(trt: Any, logger: Any, network: Any, model: Any, file: Path) -> None:
 
 
 def _network_precision(edition: Edition, trt: Any, network: Any, precision: Precision) -> str:
-    """The element types that the network's heavy layers compute in, which have to be what was asked for."""
+    """Precision of the network's heavy layers, which must be the requested one."""
     heavy = {getattr(trt.LayerType, name) for name in _HEAVY}
     types: Counter[str] = Counter()
     for index in range(network.num_layers):
@@ -169,7 +163,7 @@ def _network_precision(edition: Edition, trt: Any, network: Any, precision: Prec
 
 
 def _configure(trt: Any, builder: Any, workspace_mib: int | None, target: Target) -> Any:
-    """The builder's configuration, as far as it is the same in all editions."""
+    """Builder configuration common to all editions."""
     config = builder.create_builder_config()
     # What explains the engine later.
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -180,7 +174,7 @@ def _configure(trt: Any, builder: Any, workspace_mib: int | None, target: Target
 
 
 def switch(config: Any, flag: Any, *, on: bool) -> None:
-    """Set a flag of the builder, or clear it."""
+    """Set or clear a flag of the builder."""
     if on:
         config.set_flag(flag)
     else:
@@ -188,7 +182,6 @@ def switch(config: Any, flag: Any, *, on: bool) -> None:
 
 
 def _profile(builder: Any, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int]) -> Any:
-    """The shapes that an engine for several batch sizes has to serve."""
     profile = builder.create_optimization_profile()
     smallest, largest = min(batch_sizes), max(batch_sizes)
     for spec in inputs:
@@ -198,7 +191,7 @@ def _profile(builder: Any, inputs: Sequence[TensorSpec], batch_sizes: Sequence[i
 
 
 def _flags_in_force(trt: Any, config: Any) -> dict[str, FlagValue]:
-    """The flags as the configuration gives them back."""
+    """Effective flags, as the configuration reports them."""
     return {
         "workspace_mib": int(config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE)) // _MIB,
         "tf32": bool(config.get_flag(trt.BuilderFlag.TF32)),

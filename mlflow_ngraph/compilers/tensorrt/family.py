@@ -1,4 +1,4 @@
-"""What the adapters of TensorRT and of TensorRT for RTX have in common: engines from ONNX, one for each GPU."""
+"""Common base of the adapters of TensorRT and TensorRT for RTX: engines from ONNX, one for each kind of GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import platform
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -24,7 +25,7 @@ from mlflow_ngraph.compilers.base import (
 )
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import package
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tensorrt.flags import SharedFlags
 from mlflow_ngraph.compilers.tensorrt.library import Edition
@@ -41,7 +42,7 @@ LISTED = ".layers.txt"
 """The suffix of the file, beside an engine, in which its builder lists the layers."""
 AMPERE = (8, 0)
 SINCE_AMPERE = "compute capability 8.0 or later"
-"""What an engine requires that all GPUs since Ampere load."""
+"""Requirement of an engine for all GPUs since Ampere."""
 NO_GPU = "none"
 _IN_FLIGHT = 2
 """Requests in async mode by default: while one computes, the other is started."""
@@ -50,7 +51,7 @@ F = TypeVar("F", bound=SharedFlags)
 
 
 class TensorRTFamily(Compiler[F]):
-    """Builds a strongly typed network: the precision is that of the ONNX model, which is converted for 16 bits."""
+    """Builds a strongly typed network in the precision of the ONNX model, which is converted for 16 bits."""
 
     edition: ClassVar[Edition]
     program: ClassVar[str] = "machine code for the GPU"
@@ -62,7 +63,7 @@ class TensorRTFamily(Compiler[F]):
 
     @classmethod
     def building(cls) -> Availability:
-        """Whether the library itself is installed."""
+        """Check that the library itself is installed."""
         return package(cls.edition.modules[-1], cls.edition.distribution, cls.edition.install)
 
     @classmethod
@@ -99,15 +100,15 @@ class TensorRTFamily(Compiler[F]):
 
     @abstractmethod
     def _required_gpu(self, target: Target) -> str:
-        """Equal on all GPUs that load each other's engines."""
+        """GPU requirement, equal on all GPUs that load each other's engines."""
 
     @abstractmethod
     def _configuration(self, target: Target) -> Configuration:
-        """What this edition's builder is told for ``target``."""
+        """Builder settings of this edition."""
 
     @abstractmethod
     def _deserialized(self, plan: Path, saved: EngineSpec) -> Deserialized:
-        """An engine from disk."""
+        """Load an engine from disk."""
 
     def compile(
         self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
@@ -115,7 +116,7 @@ class TensorRTFamily(Compiler[F]):
         self.check(target)
         shared = len(batch_sizes) > 1 and source.dynamic("onnx")
         in_force: dict[str, FlagValue] = {}
-        with reported(self.name):
+        with translated_errors(self.name):
             from mlflow_ngraph.compilers.tensorrt.building import build
 
             for group in [tuple(batch_sizes)] if shared else [(batch,) for batch in batch_sizes]:
@@ -138,7 +139,7 @@ class TensorRTFamily(Compiler[F]):
     def load(self, directory: Path, batch: int, target: Target) -> Engine:
         self.check(target)
         saved = self._saved(directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             from mlflow_ngraph.compilers.tensorrt.running import TensorRTEngine
 
             plan, said = find(directory, batch, saved)
@@ -158,12 +159,9 @@ class TensorRTFamily(Compiler[F]):
             return TensorRTEngine(loaded, saved, said["outputs"], batch, target, flags)
 
     def _saved(self, directory: Path, target: Target) -> EngineSpec:
-        """What an engine's directory says, of an engine that this machine can load.
+        """Read the specification of an engine that this machine can load.
 
-        Raises
-        ------
-        UnsupportedError
-            It is for another device: without its GPU NVIDIA's runtime may end the process.
+        Raises `UnsupportedError` for another device: NVIDIA's runtime may end the process.
         """
         saved = EngineSpec.read_for(self, directory, target)
         if target.build_for:
@@ -171,21 +169,17 @@ class TensorRTFamily(Compiler[F]):
         return saved
 
     def _requests(self, target: Target) -> int:
-        """Inferences in flight."""
         return 1 if target.mode == "sync" else self.flags.requests or _IN_FLIGHT
 
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         self.check(target)
         saved = self._saved(directory, target)
-        with reported(self.name):
+        with translated_errors(self.name):
             from mlflow_ngraph.compilers.tensorrt.inspection import kernels, layout_changes
 
             plan, said = find(directory, batch, saved)
-            loaded = self._deserialized(plan, saved)
-            try:
+            with closing(self._deserialized(plan, saved)) as loaded:
                 text = _inspect(loaded, saved, batch)
-            finally:
-                loaded.close()
             (directory / f"layers-b{batch}.json").write_text(text, encoding="utf-8")
             information = json.loads(text)
         layers = kernels(information)
@@ -199,7 +193,7 @@ class TensorRTFamily(Compiler[F]):
 
 
 def _inspect(loaded: Any, saved: EngineSpec, batch: int) -> str:
-    """TensorRT's own description of the engine, with the shapes of a batch size."""
+    """TensorRT's own description of the engine at a batch size."""
     trt, engine = loaded.trt, loaded.engine
     context = loaded.context()
     for spec in saved.inputs:
@@ -221,12 +215,12 @@ def _write(directory: Path, batch: int | None, plan: BuildPlan) -> None:
 
 
 def plan_facts(plan: Path, saved: EngineSpec) -> dict[str, str | int | float | bool]:
-    """What an explanation tells of a serialised engine as a whole."""
+    """Facts of a serialised engine for explanations."""
     return {"tensorrt_version": str(saved.facts["tensorrt_version"]), "plan_bytes": plan.stat().st_size}
 
 
 def find(directory: Path, batch: int, saved: EngineSpec) -> tuple[Path, Mapping[str, Any]]:
-    """The serialised engine for a batch size, and what lies beside it."""
+    """The serialised engine for a batch size, and its files."""
     path = directory / _file(None if saved.facts["dynamic_batch"] else batch)
     if not path.is_file():
         raise CompileError(f"{directory} holds no engine for batch size {batch}")

@@ -1,4 +1,4 @@
-"""The options of the TensorRT adapter, and those that it shares with TensorRT for RTX."""
+"""Options of the TensorRT adapter, and those shared with TensorRT for RTX."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class TensorRTFlags(SharedFlags):
     """Options of TensorRT."""
 
     builder_optimization_level: int = Field(3, ge=0, le=5)
-    """How long the builder searches for fast kernels: from 0 to 5."""
+    """Effort of the builder's search for fast kernels: from 0 to 5."""
     timing_cache: bool = True
     """Keep the timings of kernels in the user's cache directory, and use those that are there."""
     version_compatible: bool = False
     """Build an engine that later versions of TensorRT load as well."""
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
-    """Which GPUs load the engine: those of the same model, all since Ampere, or all of the same compute capability."""
+    """GPUs that load the engine: those of the same model, all since Ampere, or all of the same compute capability."""
     sparsity: bool = False
     """Let the builder use sparse kernels for weights that have two zeros in every four values."""

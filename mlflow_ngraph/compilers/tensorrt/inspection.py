@@ -1,4 +1,4 @@
-"""What TensorRT's engine inspector says, in the common form."""
+"""Parse the output of TensorRT's engine inspector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kernels(information: Mapping[str, Any]) -> tuple[Kernel, ...]:
 
 
 def layout_changes(found: Sequence[Kernel]) -> int:
-    """How many of the kernels only move data."""
+    """Number of kernels that only move data."""
     return sum(kernel.operation == _MOVES for kernel in found)
 
 
@@ -49,6 +49,6 @@ def _kernel(described: Mapping[str, Any] | str) -> Kernel:
 
 
 def _onnx_nodes(metadata: str) -> tuple[str, ...]:
-    """The nodes of the ONNX model that a layer computes, where there are several."""
+    """ONNX nodes of a layer that computes several."""
     nodes = [match[1] for part in metadata.split("\x1e") if (match := _ONNX_NODE.match(part.strip()))]
     return tuple(nodes) if len(nodes) > 1 else ()

@@ -1,4 +1,4 @@
-"""The modules of NVIDIA's that have TensorRT's interface, and a logger that remembers why something failed."""
+"""Import NVIDIA's modules with TensorRT's interface, with a logger that keeps error messages."""
 
 from __future__ import annotations
 
@@ -14,29 +14,26 @@ _KEPT = 20
 
 @dataclass(frozen=True)
 class Edition:
-    """One of the libraries with TensorRT's interface."""
+    """A library with TensorRT's interface."""
 
     compiler: str
     """The compiler's name, in messages."""
     title: str
-    """What NVIDIA calls it."""
+    """NVIDIA's name."""
     modules: tuple[str, ...]
-    """What has to be imported, in this order; the last one is the interface."""
+    """Modules to import, in this order; the last one is the interface."""
     distribution: str
-    """What brings the interface."""
+    """Distribution of the interface."""
     install: str
-    """What to do where it is missing."""
+    """Command that installs it."""
     listing: str = ""
-    """How the message begins in which a builder lists the layers of an engine; empty where there is none."""
+    """Start of the log message with a builder's list of layers; empty where there is none."""
 
 
 def library(edition: Edition) -> Any:
-    """The interface of an edition, with the plugins that its ONNX parser uses.
+    """Import an edition, with the plugins of its ONNX parser.
 
-    Raises
-    ------
-    CompileError
-        It is installed, but cannot be imported.
+    Raises `CompileError` if it is installed, but cannot be imported.
     """
     try:
         return [import_module(name) for name in edition.modules][-1]
@@ -46,11 +43,10 @@ def library(edition: Edition) -> Any:
 
 
 def make_logger(edition: Edition, trt: Any) -> Any:
-    """The logger of this process, which remembers nothing of earlier jobs.
+    """The logger of this process, without errors of earlier jobs.
 
-    The library goes on with the first logger that it was given as long as anything of it is alive. Attribute ``errors``
-    holds what it said went wrong, and `reason` puts it into words. ``listing`` is what a builder said of the layers that it
-    made, where the edition does so.
+    The library keeps the first logger as long as any of its objects is alive. ``errors`` holds its error messages, from
+    which `reason` chooses. ``listing`` is the builder's list of layers, in editions that log one.
     """
     logger = _logger(edition, trt)
     logger.errors, logger.listing = [], ""
@@ -78,19 +74,14 @@ def _logger(edition: Edition, trt: Any) -> Any:
 
 
 def reason(logger: Any) -> str:
-    """The first error of a job: later ones mostly follow from it."""
+    """First error of a job, from which later ones mostly follow."""
     return logger.errors[0] if logger.errors else f"{logger.edition.title} gives no reason"
 
 
 def granted(answer: Any, logger: Any, what: str) -> Any:
-    """The answer of a call that says no with None, False or -1.
+    """Check the result of a call that signals failure by None, False or -1.
 
-    Raises
-    ------
-    MemoryError
-        It said no for lack of memory.
-    CompileError
-        It said no for another reason.
+    Raises `MemoryError` where the reason is a lack of memory, else `CompileError`.
     """
     if answer is not None and answer is not False and not (isinstance(answer, int) and answer < 0):
         return answer

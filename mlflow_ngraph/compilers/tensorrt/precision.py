@@ -1,4 +1,4 @@
-"""ONNX models in 16 bits. A strongly typed network computes in the types of its ONNX model, and in no others."""
+"""Convert ONNX models to 16 bits: a strongly typed network computes only in its model's types."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ _TYPE_ATTRIBUTES = ("to", "dtype")
 
 
 def in_precision(model: ModelProto, precision: Precision) -> ModelProto:
-    """The model with weights and computation in a precision, and its own types at the border.
+    """Convert weights and computation to a precision; inputs and outputs keep their types.
 
-    ``model`` is changed for fp16; for fp32 and tf32, which have the same types, it is returned as it is.
+    ``model`` is changed in place for fp16; for fp32 and tf32, which have the same types, it is returned as it is.
 
-    Raises
-    ------
-    UnsupportedError
-        The converter is not installed.
+    Raises `UnsupportedError` if the converter is not installed.
     """
     if precision == "fp16":
         return _as_float16(model)
@@ -45,7 +42,7 @@ def _copy(model: ModelProto) -> ModelProto:
 
 
 def _as_float16(model: ModelProto) -> ModelProto:
-    """What ONNX Runtime's converter makes of it: 16 bits wherever there were 32, and casts where an operator has none."""
+    """Convert with ONNX Runtime's converter: 16 bits everywhere, and casts for operators without a 16-bit form."""
     try:
         from onnxruntime.transformers.float16 import convert_float_to_float16
     except ImportError as error:
@@ -57,7 +54,7 @@ def _as_float16(model: ModelProto) -> ModelProto:
 
 
 def _sorted(model: ModelProto) -> ModelProto:
-    """The model with its nodes in order: the converter appends its casts, behind the nodes that read them."""
+    """Sort nodes topologically: the converter appends its casts after their readers."""
     inner = onnx_ir.serde.deserialize_model(model)
     inner.graph.sort()
     ordered: ModelProto = onnx_ir.serde.serialize_model(inner)
@@ -81,7 +78,7 @@ def _to_bfloat16(graph: GraphProto, exact: Mapping[str, TensorProto]) -> None:
 
 
 def _round(tensor: TensorProto, exact: TensorProto) -> None:
-    """Give a float16 tensor the values of another one, in bfloat16."""
+    """Store other values in a float16 tensor as bfloat16."""
     if tensor.data_type != TensorProto.FLOAT16:
         return
     values: Any = numpy_helper.to_array(exact).astype(np.float32).astype(ml_dtypes.bfloat16)
@@ -92,7 +89,7 @@ def _round(tensor: TensorProto, exact: TensorProto) -> None:
 
 
 def _float_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    """The float32 weights and constants by the names that they keep when they are converted."""
+    """Float32 weights and constants by the names that they keep after conversion."""
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             yield tensor.name, tensor
@@ -105,7 +102,7 @@ def _float_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def _key(node: NodeProto, attribute: AttributeProto) -> str:
-    """A name for the tensor in an attribute, which has none; no initializer can have it."""
+    """Name of the unnamed tensor in an attribute; no initializer can have it."""
     return f"{node.output[0]}\0{attribute.name}"
 
 

@@ -1,4 +1,4 @@
-"""A deserialised engine on the GPU."""
+"""Run a deserialised engine on the GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers import cuda
 from mlflow_ngraph.compilers.base import Engine, FlagValue, Invocation, Request, Target
-from mlflow_ngraph.compilers.request_queue import Relay
+from mlflow_ngraph.compilers.request_queue import RequestQueue
 from mlflow_ngraph.compilers.tensorrt.library import Edition, granted, library, make_logger, reason
 from mlflow_ngraph.errors import CompileError, UnsupportedError
 
@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 
 
 class Deserialized:
-    """An engine and the objects of TensorRT that have to live as long as it does.
+    """An engine with the TensorRT objects that must outlive it.
 
-    Parameters
-    ----------
-    host_code : bool
-        Let the engine bring code of its own for the host, as version-compatible ones do.
+    ``host_code`` lets the engine run its own code on the host, as version-compatible ones do.
     """
 
     records_itself: ClassVar[bool] = False
-    """Whether contexts record their work as a CUDA graph by themselves, where that is asked for."""
+    """True if contexts record their work as a CUDA graph by themselves, where that is asked for."""
 
     def __init__(self, edition: Edition, path: Path, *, host_code: bool = False) -> None:
         self.edition = edition
@@ -53,20 +50,14 @@ class Deserialized:
             )
 
     def _admit(self, runtime: Any, content: bytes, name: str) -> None:
-        """Refuse an engine before the runtime takes it in, where the edition can tell.
-
-        Raises
-        ------
-        CompileError
-            It does not fit; says why.
-        """
+        """Refuse an engine that does not fit before the runtime loads it, where the edition can tell."""
 
     def context(self) -> Any:
-        """What one inference at a time needs, activations included."""
+        """Execution context of one concurrent inference, including activations."""
         return granted(self.engine.create_execution_context(), self.logger, "no execution context")
 
     def close(self) -> None:
-        """Free the engine before the runtime that made it."""
+        """Free the engine before its runtime."""
         self.engine = None
         self._runtime = None
 
@@ -80,20 +71,12 @@ class _Queued:
     fetch: Callable[[], list[NDArray[np.generic]]]
 
     def request(self) -> Request:
-        """Starts and waits by itself."""
+        """Request that can be started and awaited separately."""
         return Request(partial(_all, [self.start, self.wait]), self.fetch)
 
 
 class TensorRTEngine(Engine):
-    """One engine at one batch size.
-
-    Parameters
-    ----------
-    outputs : Sequence[str]
-        Names of the outputs, in the model's order.
-    flags : Mapping[str, FlagValue]
-        Every flag with the value in force, and among them `requests`.
-    """
+    """One engine at one batch size."""
 
     def __init__(
         self,
@@ -120,13 +103,13 @@ class TensorRTEngine(Engine):
 
     def bind(self, inputs: Sequence[NDArray[np.generic]]) -> Invocation:
         queued = [self._queue(inputs) for _ in range(self._requests)]
-        relay = Relay([inference.start for inference in queued], [inference.wait for inference in queued])
+        relay = RequestQueue([inference.start for inference in queued], [inference.wait for inference in queued])
         singly = tuple(inference.request() for inference in queued)
         stream = relay.stream if self._requests > 1 else None
         return Invocation(relay.run, queued[-1].fetch, self._requests, singly, stream)
 
     def _queue(self, inputs: Sequence[NDArray[np.generic]]) -> _Queued:
-        """An inference with a context, a stream and memory of its own."""
+        """Create an inference with its own context, stream and memory."""
         stream = cuda.Stream()
         self._closing.append(stream.close)
         context = self._next_context()
@@ -146,7 +129,7 @@ class TensorRTEngine(Engine):
         return _Queued(start, stream.synchronize, partial(self._fetch, results, stream))
 
     def _next_context(self) -> Any:
-        """The contexts that were made when the engine was loaded, and further ones for further bindings."""
+        """Take a context made at load time, or make another one for further bindings."""
         if self._bound == len(self._contexts):
             self._contexts.append(self._loaded.context())
         self._bound += 1
@@ -188,7 +171,7 @@ class TensorRTEngine(Engine):
             self._grant(None, "the engine does not run")
 
     def _recorded(self, stream: cuda.Stream, work: Callable[[], None]) -> Callable[[], None]:
-        """Record the work once. Before that it has to run once: the first run of a shape is not the same work."""
+        """Record a CUDA graph, after one run: the first run of a shape does other work."""
         work()
         stream.synchronize()
         try:

@@ -1,4 +1,4 @@
-"""The adapter: what the package does, in the contract's terms."""
+"""The adapter for Apache TVM."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mlflow_ngraph.compilers.accelerator import require_gpu
 from mlflow_ngraph.compilers.base import Availability, Build, Compiler, Engine, Flags, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
-from mlflow_ngraph.compilers.reasons import reported
+from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.tvm import kernels
 from mlflow_ngraph.compilers.tvm.flags import TVMFlags
 from mlflow_ngraph.devices import probes
-from mlflow_ngraph.devices.build_target import Elsewhere
+from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import DependencyError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
 
@@ -98,12 +98,12 @@ class TVM(Compiler[TVMFlags]):
         return requirements
 
     def _instructions(self, target: Target) -> str:
-        """The level of x86-64 that the engine is for, where that is all it needs; else all that this machine has."""
+        """x86-64 level that the engine needs, else all instruction sets of this machine."""
         level = self.flags.mcpu
         here = level if target.build_for else next((known for known in probes.levels() if known == level), "")
         return f"{platform.machine()} {level}" if here and _is_level(level) else isa()
 
-    def check_elsewhere(self, target: Target, device: Elsewhere) -> None:
+    def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if target.accelerator != "cpu":
             raise UnsupportedError(
                 f"tvm compiles kernels for the GPU that it finds: it cannot compile here for {device}"
@@ -133,7 +133,7 @@ class TVM(Compiler[TVMFlags]):
             gpu = _prepare_gpu(self.name, target)
             _choose_cuda_compiler(self.name)
         (batch,) = batch_sizes
-        with reported(self.name):
+        with translated_errors(self.name):
             from mlflow_ngraph.compilers.tvm.compilation import Compilation
 
             facts = Compilation(self.flags, target, gpu, bench).run(source, batch, directory, _LIBRARY)
@@ -158,7 +158,7 @@ class TVM(Compiler[TVMFlags]):
         from mlflow_ngraph.compilers.tvm.engine import TVMEngine
 
         device = tvm.cuda(0) if on_gpu else tvm.cpu()
-        with reported(self.name):
+        with translated_errors(self.name):
             # TVM's own function keeps every library, with the weights in it, until the process ends.
             library = tvm_ffi.load_module(directory / _LIBRARY, keep_module_alive=False)
             machine = relax.VirtualMachine(library, device)
@@ -198,19 +198,13 @@ def _ffi_version() -> str | None:
 
 
 def _set_threads(threads: int | None) -> None:
-    """TVM reads it once, when its library is loaded; by default it takes half of the processors."""
+    """Set the threads, which TVM reads once when its library is loaded; its default is half of the processors."""
     if threads is not None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
 
 
 def _prepare_gpu(compiler: str, target: Target) -> probes.Gpu:
-    """The GPU, once it is certain that TVM can use it.
-
-    Raises
-    ------
-    UnsupportedError
-        There is no GPU, or TVM does not find it.
-    """
+    """Check that TVM can use the GPU. Raises `UnsupportedError` if there is none, or TVM does not find it."""
     gpu = require_gpu(compiler, target)
     import tvm
 
@@ -221,13 +215,7 @@ def _prepare_gpu(compiler: str, target: Target) -> probes.Gpu:
 
 
 def _choose_cuda_compiler(compiler: str) -> None:
-    """Tell TVM how to compile the CUDA source that it generates.
-
-    Raises
-    ------
-    DependencyError
-        Neither of the ways is installed.
-    """
+    """Choose TVM's compiler for generated CUDA source. Raises `DependencyError` if none is installed."""
     if shutil.which("nvcc"):
         os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"
     elif package("cuda.bindings", "cuda-bindings", "").available:

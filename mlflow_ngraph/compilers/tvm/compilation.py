@@ -1,4 +1,6 @@
-"""One compilation, from the ONNX file to the engine's directory. Imports TVM: for methods of the adapter only."""
+"""One compilation, from the ONNX file to the engine's directory. Imports TVM, so import it in the adapter's methods
+only.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,7 @@ TUNING = "tuning"
 
 
 class Compilation:
-    """What is compiled, how, and for what.
-
-    Parameters
-    ----------
-    gpu : probes.Gpu | None
-        The GPU to compile for; None compiles for the processor.
-    """
+    """Inputs of one compilation."""
 
     def __init__(self, flags: TVMFlags, target: Target, gpu: probes.Gpu | None, bench: Workbench) -> None:
         self._flags = flags
@@ -45,7 +41,7 @@ class Compilation:
         self._nhwc = flags.conv_layout == "nhwc" or (flags.conv_layout == "auto" and searches_cpu)
 
     def run(self, source: Source, batch: int, directory: Path, library: str) -> dict[str, FlagValue]:
-        """Compile, and write the engine; returns every flag with the value in force, and what the search came to."""
+        """Compile, and write the engine; returns the effective flags, and the result of the search."""
         result: TuningResult | None = None
         records: Records | None = None
         with tvm.transform.PassContext(opt_level=self._flags.opt_level):
@@ -78,7 +74,7 @@ class Compilation:
         return facts
 
     def _converted(self, module: Any) -> Any:
-        """The module in NHWC; as it is, if the choice is ours and TVM cannot convert it."""
+        """Convert the module to NHWC; unchanged if the layout is automatic and TVM cannot convert it."""
         try:
             return lowering.convert_layout(module, self._target)
         except RuntimeError as error:
@@ -136,6 +132,6 @@ class Compilation:
 
 
 def _source_bytes(module: Any) -> int:
-    """Size of the CUDA source of a module and all that it imports."""
+    """Size of the CUDA source of a module and its imports."""
     own = len(module.inspect_source("cuda")) if module.kind == "cuda" else 0
     return own + sum(_source_bytes(imported) for imported in module.imports)

@@ -1,4 +1,4 @@
-"""A compiled model in TVM's virtual machine."""
+"""Run a compiled model in TVM's virtual machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 class TVMEngine(Engine):
     """A virtual machine with the model's kernels.
 
-    Parameters
-    ----------
-    device : Any
-        Where it runs, as TVM's runtime knows it.
-    synchronise : bool
-        Whether a call has to wait for the device, because kernels are only queued there.
-    transfers_inside : bool
-        Whether a call contains the copies to and from the device.
+    ``synchronise`` makes calls wait for a device that queues kernels; ``transfers_inside`` makes them copy to and from
+    the device.
     """
 
     def __init__(
@@ -68,7 +62,7 @@ class TVMEngine(Engine):
         return Invocation(call, outputs)
 
     def _with_transfers(self, run: Callable[[], Any], sources: Sequence[Any], tensors: Sequence[Any]) -> Invocation:
-        """An invocation whose calls copy the inputs to the device and the outputs back."""
+        """Invocation whose calls copy the inputs to the device and the outputs back."""
         import tvm
 
         results = [tvm.runtime.empty(tensor.shape, tensor.dtype) for tensor in _listed(run())]
@@ -87,5 +81,5 @@ class TVMEngine(Engine):
 
 
 def _listed(result: Any) -> list[Any]:
-    """The outputs of a model with one output, or with several."""
+    """Outputs as a list, also of a model with one output."""
     return [result] if hasattr(result, "numpy") else list(result)

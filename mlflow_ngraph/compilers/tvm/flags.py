@@ -1,4 +1,4 @@
-"""The options of TVM."""
+"""Options of TVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TVMFlags(Flags):
     """Options of TVM. All from ``trials`` on have no effect while ``trials`` is 0, but ``conv_layout``."""
 
     opt_level: int = Field(3, ge=0, le=3)
-    """Which graph passes run; 3 runs all that are safe."""
+    """Level of graph passes; 3 runs all safe ones."""
     mcpu: str = Field("native", pattern=r"^[A-Za-z0-9_.+-]+$")
     """The processor to generate code for, under LLVM's name; ``native`` is the one of this machine, with exactly the
     instruction sets that it has."""
@@ -23,7 +23,7 @@ class TVMFlags(Flags):
     early_stopping: int = Field(150, ge=0)
     """End the search for a task after this many trials that brought it no improvement; 0 never does."""
     cost_model: Literal["xgb", "random"] = "xgb"
-    """What ranks candidates before they are measured: ``xgb`` learns from the trials with gradient-boosted trees,
+    """Ranking of candidates before they are measured: ``xgb`` learns from the trials with gradient-boosted trees,
     ``random`` draws lots."""
     conv_layout: Literal["auto", "model", "nhwc"] = "auto"
     """Layout of convolutions: ``model`` keeps the one of the ONNX file, which is NCHW; ``nhwc`` converts, so that
@@ -50,4 +50,4 @@ class TVMFlags(Flags):
     run_timeout_s: float = Field(30.0, gt=0)
     """Seconds after which the measurement of a candidate is given up, and the trial counts as failed."""
     seed: int = Field(0, ge=0, lt=2**31 - 1)
-    """Where the random choices of the search begin. Measurements differ from run to run, so searches do, too."""
+    """Seed of the search's random choices. Measurements differ from run to run, so searches do, too."""

@@ -1,8 +1,8 @@
-"""Shape arithmetic of an ONNX graph, computed beforehand. Imports onnx: for methods of the adapter only.
+"""Fold shape arithmetic of an ONNX graph into constants. Imports onnx, so import it in the adapter's methods only.
 
-An export with a free batch axis computes with it: ``Shape``, ``Range``, ``Reshape`` to what came out. TVM imports that as
-operations at run time, behind which no shape is known: such kernels cannot be tuned, and layouts not be converted. Once
-the batch size is fixed it is all constant.
+An export with a free batch axis computes with it: ``Shape``, ``Range``, ``Reshape`` to the result. TVM imports these as
+operations at run time, after which no shape is known: such kernels cannot be tuned, nor layouts converted. With a fixed
+batch size all of it is constant.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 
 
 def fold_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """The model with inputs of fixed shapes, and what follows from the shapes alone as constants."""
+    """Fix the shapes of the inputs, and fold all that depends on shapes alone."""
     if not any(node.op_type == "Shape" for node in model.graph.node):
         return model
     for value in model.graph.input:
@@ -66,7 +66,7 @@ def fold_shapes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> 
 
 
 def _known_shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """The tensors whose shapes follow from those of the inputs."""
+    """Tensors whose shapes follow from those of the inputs."""
     small = [tensor for tensor in model.graph.initializer if prod(tensor.dims) <= _SMALL]
     large = [tensor for tensor in model.graph.initializer if prod(tensor.dims) > _SMALL]
     # Weights count by their shape alone; without them the graph is small.
@@ -94,7 +94,7 @@ def _small_constants(model: onnx.ModelProto) -> dict[str, Array]:
 def _fold(
     node: onnx.NodeProto, constants: Mapping[str, Array], known: Mapping[str, tuple[int, ...]], opsets: Sequence[Any]
 ) -> list[Array] | None:
-    """The outputs of a node, if they are constant and small."""
+    """Outputs of a node, if they are constant and small."""
     subgraphs = any(
         attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for attribute in node.attribute
     )
@@ -114,7 +114,7 @@ def _fold(
 
 
 def _evaluate(node: onnx.NodeProto, values: Mapping[str, Array], opsets: Sequence[Any]) -> list[Array]:
-    """What a node gives for constant inputs, by the reference implementation of its operator."""
+    """Evaluate a node on constants, by the reference implementation of its operator."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in values.items()

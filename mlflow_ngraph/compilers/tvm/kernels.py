@@ -1,4 +1,4 @@
-"""What an engine is made of: written when it is compiled, and read by `mlflow-ngraph results explain`."""
+"""Kernels of an engine: recorded when it is compiled, and read by `mlflow-ngraph results explain`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlflow_ngraph.errors import CompileError
 FILE = "kernels.json"
 _CALL = re.compile(r"^\s*call\s+(\S+)\s+in:", re.MULTILINE)
 _PREPACKED = "_prepacked"
-"""What TVM appends to the name of a kernel whose weights are rewritten."""
+"""TVM's suffix of kernels with rewritten weights."""
 _SUFFIX = re.compile(rf"\d*({_PREPACKED})?$")
 _MOVES = re.compile(r"^(fused_)?(te_)?(layout_transform|transpose|permute_dims)")
 _SECTION = re.compile(r"^\s*\d+\s+\.text\s+([0-9a-f]+)", re.MULTILINE)
@@ -30,7 +30,7 @@ _SPECIAL = (("tdp", "amx"), ("vpdpbusd", "vnni"), ("vdpbf16", "avx512_bf16"), ("
 
 @dataclass(frozen=True)
 class Contents:
-    """The kernels of an engine, as they were when it was compiled."""
+    """Kernels of an engine at compile time."""
 
     nodes_before: int
     calls: Sequence[str]
@@ -45,18 +45,11 @@ class Contents:
     facts: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """Write it into an engine's directory."""
         (directory / FILE).write_text(json.dumps(asdict(self), indent=1, sort_keys=True), encoding="utf-8")
 
     @classmethod
     def read(cls, directory: Path) -> Contents:
-        """Read it from an engine's directory.
-
-        Raises
-        ------
-        CompileError
-            It is missing or damaged.
-        """
+        """Read the kernels from an engine's directory. Raises `CompileError` if the file is missing or damaged."""
         try:
             return cls(**json.loads((directory / FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
@@ -64,15 +57,14 @@ class Contents:
 
 
 def called(program: str) -> list[str]:
-    """The kernels that TVM's virtual machine calls, from the text of its program."""
+    """Kernels that TVM's virtual machine calls, from the text of its program."""
     return [name for name in _CALL.findall(program) if not name.startswith("vm.builtin.")]
 
 
 def explain(directory: Path, library: str) -> Explanation:
-    """Explain the engine in a directory."""
+    """Explain the engine in a directory, as recorded when it was compiled."""
     contents = Contents.read(directory)
     code = MachineCode.of(directory / library)
-    groups = _Groups(contents.groups)
     tuned = set(contents.tuned)
     kernels = []
     for name in contents.calls:
@@ -82,7 +74,7 @@ def explain(directory: Path, library: str) -> Explanation:
             Kernel(
                 name,
                 _SUFFIX.sub("", name.removeprefix("fused_")),
-                groups.of(name),
+                _group(contents.groups, name),
                 implementation=f"{isa}, {how}" if isa else how,
                 precision="fp32",
             )
@@ -95,32 +87,26 @@ def explain(directory: Path, library: str) -> Explanation:
     return Explanation(contents.nodes_before, len(kernels), moves, tuple(kernels), size, facts)
 
 
-class _Groups:
-    """Operations by kernel. Passes after the fusion may have appended something to a kernel's name."""
-
-    def __init__(self, groups: Mapping[str, Sequence[str]]) -> None:
-        self._groups = groups
-
-    def of(self, name: str) -> tuple[str, ...]:
-        name = name.removesuffix(_PREPACKED)
-        for end in range(len(name), 0, -1):
-            if name[:end] in self._groups and (end == len(name) or name[end:].isdigit()):
-                return tuple(self._groups[name[:end]])
-        return ()
+def _group(groups: Mapping[str, Sequence[str]], name: str) -> tuple[str, ...]:
+    """Operations of a kernel, to whose name passes after the fusion may have appended."""
+    name = name.removesuffix(_PREPACKED)
+    for end in range(len(name), 0, -1):
+        if name[:end] in groups and (end == len(name) or name[end:].isdigit()):
+            return tuple(groups[name[:end]])
+    return ()
 
 
 class MachineCode:
-    """What is known about the code in a shared library; all of it comes from ``objdump``."""
+    """Facts of the code in a shared library, from ``objdump``."""
 
     def __init__(self, size: int | None = None, isas: Mapping[str, str] | None = None, missing: str = "") -> None:
         self.size = size
         self.missing = missing
-        """Why nothing is known."""
+        """Reason why nothing is known."""
         self._isas = isas or {}
 
     @classmethod
     def of(cls, library: Path) -> MachineCode:
-        """Look into a library."""
         tool = shutil.which("objdump")
         if tool is None:
             return cls(missing="unknown: objdump is not installed (Debian, Ubuntu: apt-get install binutils)")
@@ -130,7 +116,6 @@ class MachineCode:
         return cls(int(section[1], 16) if section else None, _isas(listing))
 
     def isa(self, kernel: str) -> str:
-        """The instruction sets that a kernel uses."""
         return self._isas.get(kernel, "")
 
 
@@ -142,7 +127,7 @@ def _output(tool: str, *arguments: Any) -> str:
 
 
 def _isas(listing: str) -> dict[str, str]:
-    """The widest vector registers, and special units, by kernel."""
+    """Widest vector registers, and special units, by kernel."""
     registers: dict[str, set[str]] = {}
     special: dict[str, set[str]] = {}
     kernel = ""

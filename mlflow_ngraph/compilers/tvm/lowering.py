@@ -1,4 +1,4 @@
-"""From an ONNX file to kernels, and from kernels to machine code. Imports TVM: for methods of the adapter only."""
+"""Lower an ONNX file to kernels, and kernels to machine code. Imports TVM, so import it in the adapter's methods only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx
 
-from mlflow_ngraph.compilers.reasons import limits
+from mlflow_ngraph.compilers.reasons import errors_as_limits
 from mlflow_ngraph.compilers.tvm.folding import fold_shapes
 
 _TVM = "tvm"
@@ -23,9 +23,9 @@ MAIN = "main"
 
 
 def read(path: Path, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """The model as a Relax module with fixed shapes and its weights as constants."""
+    """Import the model as a Relax module with fixed shapes and its weights as constants."""
     model = fold_shapes(onnx.load(str(path)), shapes)
-    with limits(_TVM), redirect_stdout(StringIO()) as said:
+    with errors_as_limits(_TVM), redirect_stdout(StringIO()) as said:
         try:
             return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
         except Exception as error:
@@ -37,7 +37,7 @@ def read(path: Path, shapes: Mapping[str, Sequence[int]]) -> Any:
 
 
 def _unreadable(graph: Any) -> str:
-    """The first constant that TVM cannot hold, in its importer's words for an operator that it cannot convert."""
+    """Name the first constant that TVM cannot hold, as its importer names an unsupported operator."""
     for constant in graph.initializer:
         try:
             tvm.runtime.tensor(onnx.numpy_helper.to_array(constant))
@@ -48,13 +48,13 @@ def _unreadable(graph: Any) -> str:
 
 
 def convert_layout(module: Any, target: Any) -> Any:
-    """The module with convolutions in NHWC, and layout changes only where other operations insist on them."""
+    """Convert convolutions to NHWC, with layout changes only where other operations require them."""
     passes = [
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}),
     ]
-    with limits(_TVM), target:
+    with errors_as_limits(_TVM), target:
         return tvm.transform.Sequential(passes)(module)
 
 
@@ -70,10 +70,7 @@ class Lowered:
 def lower(module: Any, target: Any, *, prepack: bool) -> Lowered:
     """Fuse operations into kernels without schedules.
 
-    Parameters
-    ----------
-    prepack : bool
-        Mark constant weights, so that schedules may choose a layout for them.
+    With ``prepack`` constant weights are marked, so that schedules may choose a layout for them.
     """
     transform = relax.transform
     fusing = [
@@ -86,7 +83,7 @@ def lower(module: Any, target: Any, *, prepack: bool) -> Lowered:
         transform.FoldConstant(),
         transform.FuseOps(),
     ]
-    with limits(_TVM), target:
+    with errors_as_limits(_TVM), target:
         module = tvm.transform.Sequential(fusing)(module)
         groups = {name: calls(function) for name, function in _functions(module) if name != MAIN}
         module = transform.FuseTIR()(module)
@@ -96,12 +93,12 @@ def lower(module: Any, target: Any, *, prepack: bool) -> Lowered:
 
 
 def operations(module: Any) -> int:
-    """Operations of a model as it was imported."""
+    """Operations of an imported model."""
     return sum(len(_calls(function)) for _, function in _functions(module))
 
 
 def calls(function: Any) -> tuple[str, ...]:
-    """The kernels that a function of a lowered module calls, in order."""
+    """Kernels that a function of a lowered module calls, in order."""
     return tuple(str(call.args[0].name_hint) for call in _calls(function) if call.op == tvm.ir.Op.get("relax.call_tir"))
 
 
@@ -122,12 +119,12 @@ def _calls(function: Any) -> list[Any]:
 
 
 def scheduled(module: Any, target: Any, database: Any | None, *, prepack: bool) -> Any:
-    """Give kernels the best schedules that a database has, and on a GPU default ones to all others.
+    """Apply a database's best schedules, and on a GPU default ones to all other kernels.
 
     A kernel without a schedule is correct and slow on a processor, and does not run on a GPU.
     """
     transform = relax.transform
-    with limits(_TVM), target:
+    with errors_as_limits(_TVM), target:
         if database is not None:
             with database:
                 module = transform.MetaScheduleApplyDatabase()(module)
@@ -144,14 +141,14 @@ def scheduled(module: Any, target: Any, database: Any | None, *, prepack: bool) 
 
 
 def tuned(module: Any) -> list[str]:
-    """The kernels of a module that have their schedules from a search."""
+    """Kernels of a module whose schedules come from a search."""
     kernels = [(name, function) for name, function in module.functions_items() if isinstance(function, tirx.PrimFunc)]
     return [str(name.name_hint) for name, function in kernels if "tirx.is_scheduled" in function.attrs]
 
 
 def build(module: Any, target: Any) -> Any:
-    """Machine code. TVM's pipeline for it lowers what is not lowered yet, and fuses nothing on a processor."""
-    with limits(_TVM):
+    """Compile to machine code. TVM's pipeline lowers the rest, and fuses nothing on a processor."""
+    with errors_as_limits(_TVM):
         try:
             return tvm.compile(module, target, relax_pipeline=relax.get_pipeline("default_build"))
         except Exception as error:
@@ -162,7 +159,7 @@ def build(module: Any, target: Any) -> Any:
 
 
 def _failing(module: Any, target: Any) -> str | None:
-    """The first kernel of a module for which there is no machine code: the code generator does not name it."""
+    """First kernel of a module without machine code: the code generator does not name it."""
     with target:
         lowered = relax.transform.LegalizeOps()(module)
     for name, kernel in lowered.functions_items():

@@ -1,4 +1,4 @@
-"""Which task of a model is tuned next, and when a task is done. Knows nothing of TVM."""
+"""Choose the task to tune next, and decide when a task is done. Independent of TVM."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RECENT = 0.2
 
 @dataclass
 class Progress:
-    """How far the search for one task is."""
+    """State of the search for one task."""
 
     weight: float
-    """How often the model calls the kernel."""
+    """Calls of the kernel in one inference."""
     flops: float
     """Floating-point operations of one call."""
     trials: int = 0
@@ -26,7 +26,7 @@ class Progress:
     improved_at: int = 0
     """Trials that had been made when the best was found."""
     exhausted: bool = False
-    """Whether the search has nothing new to propose."""
+    """True if the search has nothing new to propose."""
     batches: list[tuple[int, float]] = field(default_factory=list)
     """Trials and best after each batch."""
 
@@ -39,11 +39,11 @@ class Progress:
         self.batches.append((self.trials, self.best))
 
     def stalled(self, patience: int) -> bool:
-        """Whether the last ``patience`` trials brought no improvement; 0 is endless patience."""
+        """True if the last ``patience`` trials brought no improvement; 0 is endless patience."""
         return 0 < patience <= self.trials - self.improved_at
 
     def done(self, patience: int) -> bool:
-        """Whether no further trial should go to this task."""
+        """True if the task gets no further trials."""
         return self.exhausted or self.stalled(patience)
 
     def _recent_gain(self) -> float:
@@ -55,10 +55,7 @@ class Progress:
     def expected_gain(self, speed: float) -> float:
         """Seconds of the model's latency that the next trial may gain.
 
-        Parameters
-        ----------
-        speed : float
-            Floating-point operations a second of the best kernel of any task.
+        ``speed`` is the rate of the fastest kernel of any task, in floating-point operations a second.
         """
         if not math.isfinite(self.best):
             return 0.0
@@ -68,13 +65,13 @@ class Progress:
 
 
 def choose(tasks: Sequence[Progress], patience: int) -> int | None:
-    """The index of the task that gets the next batch; None when all are done.
+    """Index of the task that gets the next batch; None when all are done.
 
-    Every task gets a batch first, the ones with most work before the others, so that the heavy kernels are tuned even
-    where trials are few. Then the one with the largest expected gain, as in TVM's own scheduler and in Ansor, from
-    which the bound comes: what a kernel could still gain ends where it would be as fast, in operations a second, as the
-    fastest kernel of the model. Without it a task that is near the machine's limit keeps getting trials because it is
-    large. A task whose kernels all fail comes last, but is not given up before its patience ends.
+    Every task gets a batch first, in order of decreasing work, so that heavy kernels are tuned even with few trials.
+    Then the task with the largest expected gain is next, as in TVM's own scheduler and in Ansor, from which the bound
+    comes: a kernel's gain is limited by the rate, in operations a second, of the model's fastest kernel. Without the
+    bound a large task near the machine's limit would keep getting trials. A task whose kernels all fail comes last,
+    until its patience ends.
     """
     alive = [index for index, task in enumerate(tasks) if not task.done(patience)]
     if not alive:
@@ -87,11 +84,11 @@ def choose(tasks: Sequence[Progress], patience: int) -> int | None:
 
 
 def first_batch(trials: int, tasks: int, candidates: int) -> int:
-    """Candidates of a task's first batch: half of the trials are left to be given out by gain."""
+    """Number of candidates in a task's first batch: half of the trials remain to be allotted by gain."""
     return max(1, min(candidates, trials // (2 * max(tasks, 1))))
 
 
 def model_latency(tasks: Sequence[Progress]) -> float | None:
-    """Seconds of one inference as the sum over all kernels; None while one that can be searched has not been measured."""
+    """Seconds of one inference as the sum over all kernels; None until every searchable one has been measured."""
     total = sum(task.weight * task.best for task in tasks if not (task.exhausted and math.isinf(task.best)))
     return total if math.isfinite(total) else None

@@ -1,8 +1,7 @@
-"""The processes that build and measure candidates, kept from one batch to the next.
+"""Processes that build and measure candidates, kept between batches.
 
-TVM has pools of its own. They start every process anew for each batch, let it import torch and parse the tensor
-intrinsics of every GPU, and run whatever module the current directory puts in the way, which together takes far longer
-than compiling a kernel.
+TVM's own pools start every process anew for each batch. Each imports torch, parses the tensor intrinsics of every GPU,
+and may pick up modules of the current directory, which together takes far longer than compiling a kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from socket import socketpair
-from types import TracebackType
 from typing import Any
 
 from mlflow_ngraph.processes.python_command import command
@@ -31,18 +29,13 @@ _USES = 256
 
 
 class WorkerError(RuntimeError):
-    """A request failed, its time ran out, or the process crashed."""
+    """A request failed or timed out, or the process crashed."""
 
 
 class Worker:
-    """One process.
+    """One process that builds or measures, with ``threads`` of TVM's runtime or its default.
 
-    Parameters
-    ----------
-    directory : Path
-        To run in, and for temporary files; holds no Python modules.
-    threads : int | None
-        Threads of TVM's runtime in it; None leaves TVM its own default.
+    It runs in ``directory``, which holds temporary files and no Python modules.
     """
 
     def __init__(self, directory: Path, threads: int | None) -> None:
@@ -56,11 +49,10 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process, if there is one."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the process, if there is none, without waiting for it."""
+        """Start the process without waiting for it, unless it runs."""
         if self._process is not None:
             return
         ours, theirs = socketpair()
@@ -84,24 +76,16 @@ class Worker:
         self.threads = 0
 
     def wait(self) -> None:
-        """Wait until the process has come up.
-
-        Raises
-        ------
-        WorkerError
-            It does not.
-        """
+        """Wait until the process is ready. Raises `WorkerError` if it does not start."""
         self.start()
         if self.threads == 0:
             self.threads = int(self._receive(START_SECONDS, "ready"))
 
     def request(self, action: str, arguments: Sequence[Any], timeout: float) -> Any:
-        """Have the process do something, and wait for the result.
+        """Run a function in the process, and return its result.
 
-        Raises
-        ------
-        WorkerError
-            It failed, crashed, or took longer than ``timeout`` seconds; the next request gets a new process.
+        Raises `WorkerError` if it fails, crashes, or exceeds ``timeout`` seconds; the next request starts a new
+        process.
         """
         if self._uses >= _USES:
             self.close()
@@ -157,7 +141,7 @@ def _has_descriptor(stream: Any) -> bool:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """How a kernel is measured."""
+    """Settings of measuring a kernel."""
 
     device: str
     number: int
@@ -177,16 +161,9 @@ class Candidate:
 
 
 class Pool:
-    """Several processes that build, and one that measures while nothing is built.
+    """Several processes that build, and one that measures, with ``threads`` of TVM's runtime, while none builds.
 
-    Parameters
-    ----------
-    directory : Path
-        Where candidates are kept for the moment; made here, and removed by `close`.
-    builders : int
-        Processes that build.
-    threads : int | None
-        Threads of TVM's runtime in the process that measures; None leaves TVM its own default.
+    Candidates are stored in ``directory``, which `close` removes.
     """
 
     def __init__(self, directory: Path, builders: int, threads: int | None, build_timeout: float) -> None:
@@ -213,19 +190,15 @@ class Pool:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
     def runner(self) -> Worker:
-        """The process that measures."""
         return self._runner
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run now."""
         return [pid for worker in (*self._builders, self._runner) if (pid := worker.pid) is not None]
 
     def run(
@@ -233,12 +206,7 @@ class Pool:
     ) -> list[float | None]:
         """Build all candidates, then measure one after the other; seconds of each, None where it failed.
 
-        Parameters
-        ----------
-        best : float
-            Seconds of the best kernel for the same task so far.
-        failed : Callable[[str], None]
-            Is told why a candidate failed.
+        ``best`` is the time of the task's best kernel so far, and ``failed`` is called with the reason for a failure.
         """
         libraries = list(self._waiting.map(self._build, candidates))
         latencies: list[float | None] = []
@@ -273,7 +241,7 @@ class Pool:
         return float(self._runner.request("measure", (str(library), *how), evaluator.timeout))
 
     def close(self) -> None:
-        """End all processes and remove what they wrote."""
+        """End all processes and remove their files."""
         self._waiting.shutdown(cancel_futures=True)
         for worker in (*self._builders, self._runner):
             worker.close()

@@ -1,7 +1,7 @@
-"""What a search leaves on disk: TVM's database of measured kernels, and a log for people.
+"""Files of a search: TVM's database of measured kernels, and a readable log.
 
-Both are files of JSON lines to which every batch of trials is appended. A killed process may leave half a line at the
-end; it is cut off before the files are used again.
+Both are files of JSON lines to which every batch of trials is appended. A killed process may leave a partial last line;
+it is removed before the files are used again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
 LOG = "tuning.jsonl"
 FAILED_SECONDS = 1e10
-"""What TVM itself records as the duration of a kernel that could not be built or run."""
+"""TVM's recorded duration of a kernel that failed."""
 
 
 @dataclass(frozen=True)
 class TuningTrial:
-    """A line of the log. Milliseconds; None where there is nothing to say yet."""
+    """A line of the log. Milliseconds; None for values not yet measured."""
 
     trial: int
     """Number of the trial over all tasks, from 1."""
     task: int
     task_name: str
     weight: int
-    """How often the model calls the kernel."""
+    """Calls of the kernel in one inference."""
     latency_ms: float | None
     """None: the kernel could not be built or run."""
     best_ms: float | None
@@ -43,13 +43,7 @@ class TuningTrial:
 
 
 class Records:
-    """The files of a search in a folder.
-
-    Parameters
-    ----------
-    folder : Path
-        Is made where it does not exist; damaged ends of files in it are cut off.
-    """
+    """Files of a search in a folder, which is created; damaged ends of files are removed."""
 
     def __init__(self, folder: Path) -> None:
         from tvm.s_tir.meta_schedule.database import JSONDatabase
@@ -64,11 +58,11 @@ class Records:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that the search took until the last line of the log."""
+        """Duration of the search up to the last line of the log, in seconds."""
         return float(self._log[-1]["elapsed_s"]) if self._log else 0.0
 
     def trials(self, modules: Sequence[Any]) -> list[list[float | None]]:
-        """The latencies of the trials made before for each of the modules, in the order in which they were made."""
+        """Latencies of earlier trials for each module, in order."""
         from tvm.s_tir.meta_schedule.database import Workload
 
         numbers = {}
@@ -80,7 +74,7 @@ class Records:
         return [made.get(numbers.get(self.database.commit_workload(module), -1), []) for module in modules]
 
     def measured(self, module: Any) -> list[tuple[Any, float | None]]:
-        """The schedules that were measured for a module, each with its latency."""
+        """Measured schedules of a module, with their latencies."""
         workload = self.database.commit_workload(module)
         records = (record for record in self.database.get_all_tuning_records() if record.workload == workload)
         return [(record.as_measure_candidate(), _latency(record.run_secs)) for record in records]
@@ -100,14 +94,12 @@ class Records:
                 os.fsync(stream.fileno())
 
     def log(self, trials: Sequence[TuningTrial]) -> None:
-        """Append trials to the log."""
         with (self.folder / LOG).open("a", encoding="utf-8") as stream:
             stream.writelines(json.dumps(asdict(trial)) + "\n" for trial in trials)
             stream.flush()
             os.fsync(stream.fileno())
 
     def copy(self, directory: Path) -> None:
-        """Copy database and log into a new directory."""
         directory.mkdir(parents=True)
         for name in (WORKLOADS, RECORDS, LOG):
             if (self.folder / name).exists():
@@ -115,12 +107,9 @@ class Records:
 
 
 def cut_damaged_end(path: Path, sound: Any = lambda line: True) -> list[Any]:
-    """The lines of a file of JSON lines, after everything from the first line on that is damaged was cut off.
+    """Truncate a file of JSON lines at the first damaged line, and return the sound ones.
 
-    Parameters
-    ----------
-    sound : Any
-        Says of a line's content whether it can be used; may raise when it is not even of the right shape.
+    ``sound`` judges a line's content; it may raise for content of the wrong shape.
     """
     if not path.exists():
         return []

@@ -1,9 +1,8 @@
-"""Tilings to begin a search with: the sums of the innermost tile fit the vector registers.
+"""Initial tilings of a search, whose innermost tile fits its sums into the vector registers.
 
-TVM draws tilings at random, and few of all tilings of a convolution keep the vector units busy: a search of a few dozen
-trials may never meet one. How large the innermost tile should be is known beforehand: as many vectors of output
-channels by as many positions as there are registers to sum in. All other decisions stay random, and the search goes on
-from the best.
+TVM draws tilings at random, and few tilings of a convolution keep the vector units busy: a search of a few dozen trials
+may never find one. The best size of the innermost tile is known: as many vectors of output channels by as many
+positions as there are registers for sums. All other decisions stay random, and the search continues from the best.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True)
 class Processor:
-    """What a tiling depends on."""
+    """Processor properties that a tiling depends on."""
 
     lanes: int
     """Floats in a vector register."""
@@ -36,12 +35,12 @@ class Processor:
 
 
 def divisors(number: int, limit: int) -> list[int]:
-    """The divisors up to a limit, ascending."""
+    """Divisors up to a limit, ascending."""
     return [divisor for divisor in range(1, min(number, limit) + 1) if number % divisor == 0]
 
 
 def tile_outputs(extents: Sequence[int], processor: Processor, random: Random) -> list[tuple[int, ...]]:
-    """Four factors for each loop over outputs; the last loop is the one that is vectorised."""
+    """Four factors for each loop over outputs; the last loop is the vectorised one."""
     lanes = processor.lanes
     sizes = divisors(extents[-1], _MAX_VECTORS * lanes)
     whole = [size for size in sizes if size % lanes == 0]
@@ -64,7 +63,7 @@ def tile_outputs(extents: Sequence[int], processor: Processor, random: Random) -
 
 
 def _make_parallel(factors: list[list[int]], cores: int) -> None:
-    """Move factors outwards until every core has something to do."""
+    """Move factors outwards until every core has work."""
     for level in (1, 2):
         for loop in sorted(factors, key=lambda loop: -loop[level]):
             if prod(outer[0] for outer in factors) >= cores:
@@ -79,13 +78,7 @@ def tile_summands(extents: Sequence[int], random: Random) -> list[tuple[int, ...
 
 
 def decide(samples: Sequence[tuple[str, Any]], processor: Processor, random: Random) -> dict[int, Any]:
-    """Decisions for the samples of a design space, by position; those that are left out stay random.
-
-    Parameters
-    ----------
-    samples : Sequence[tuple[str, Any]]
-        Kind of each sample, and the decision that it has now.
-    """
+    """Decisions by position for ``samples`` (kind, present decision) of a design space; missing ones stay random."""
     decisions: dict[int, Any] = {}
     outputs: list[int] = []
     summands: list[int] = []
@@ -112,14 +105,9 @@ def decide(samples: Sequence[tuple[str, Any]], processor: Processor, random: Ran
 
 
 class Seeder:
-    """Draws seeds from the design spaces of one task.
+    """Draws seeds from the design spaces of one task; spaces without tiles give none.
 
-    Parameters
-    ----------
-    spaces : Sequence[Any]
-        The design spaces as schedules; those without tiles give no seeds.
-    postprocs : Sequence[Any]
-        TVM's rewriters of a drawn schedule; one that refuses it makes it invalid.
+    ``postprocs`` are TVM's rewriters of a drawn schedule; a schedule that one refuses is invalid.
     """
 
     def __init__(
@@ -132,7 +120,6 @@ class Seeder:
         self._random = random
 
     def draw(self, count: int) -> list[Any]:
-        """At most ``count`` schedules."""
         schedules: list[Any] = []
         if self._spaces:
             for _ in range(_ATTEMPTS * count):

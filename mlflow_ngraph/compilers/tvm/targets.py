@@ -1,4 +1,4 @@
-"""Processors and GPUs in TVM's words. Imports TVM, so it is imported by methods of the adapter only."""
+"""Describe processors and GPUs as TVM targets. Imports TVM, so import it in the adapter's methods only."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _PACKAGE = "tvm.s_tir.tensor_intrin"
 
 
 def host(mcpu: str, threads: int | None) -> dict[str, Any]:
-    """This machine's processor, or another one under LLVM's name.
+    """Target of this machine's processor, or of another one under LLVM's name.
 
-    LLVM chooses the name by family and a few features. What a machine has beyond that, or what a hypervisor hides of
-    it, is put right with the instruction sets that the operating system reports.
+    LLVM derives the name from family and a few features. The instruction sets that the operating system reports correct
+    it, also where a hypervisor hides some.
     """
     processor: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": threads or available()}
     if mcpu == "native":
@@ -59,7 +59,7 @@ def host(mcpu: str, threads: int | None) -> dict[str, Any]:
 
 
 def _differences(mcpu: str) -> list[str]:
-    """Instruction sets to add to (``+``) and take from (``-``) what a name implies."""
+    """Instruction sets to add to (``+``) and remove from (``-``) those of a name."""
     here = set(probes.cpu().isa)
     if not here:
         return []
@@ -72,7 +72,7 @@ def _differences(mcpu: str) -> list[str]:
 
 
 def gpu(found: probes.Gpu, host_target: dict[str, Any]) -> dict[str, Any]:
-    """An NVIDIA GPU, with the limits that all of compute capability 5.0 and later have for a block of threads."""
+    """Target of an NVIDIA GPU, with the thread limits of compute capability 5.0 and later."""
     return {
         "kind": "cuda",
         "arch": f"sm_{found.compute_capability.replace('.', '')}",
@@ -85,17 +85,17 @@ def gpu(found: probes.Gpu, host_target: dict[str, Any]) -> dict[str, Any]:
 
 
 def registers(target: Any) -> tuple[int, int]:
-    """Floats in a vector register of a processor, and how many such registers it has."""
+    """Floats in a vector register of a processor, and number of such registers."""
     lanes = max(1, int(codegen.llvm_get_vector_width(target)) // 32)
     wide = bool(codegen.llvm_cpu_has_features("avx512f", target)) or platform.machine() in ("aarch64", "arm64")
     return lanes, 32 if wide else 16
 
 
 def register_intrinsics() -> None:
-    """Register the tensor intrinsics of this machine's processor, and keep TVM from parsing those of all others.
+    """Register the tensor intrinsics of this processor, and prevent TVM from parsing all others.
 
-    The package imports the intrinsics of every GPU and processor, which takes most of a minute. The ones for GPUs compute
-    in half precision or in integers; the rules that use them are not those that engines here are tuned with.
+    The package imports the intrinsics of every GPU and processor, which takes most of a minute. Those for GPUs compute
+    in half precision or in integers, and engines here are not tuned with them.
     """
     if _PACKAGE in sys.modules:
         return

@@ -1,7 +1,7 @@
-"""The search for fast kernels: MetaSchedule's candidates and cost model in a loop of our own.
+"""Search for fast kernels: MetaSchedule's candidates and cost model in an own loop.
 
-TVM's own loop keeps what it measured in memory until it has been through all tasks, knows no end for lack of
-improvement, and starts from nothing after it was killed. Imports TVM: for methods of the adapter only.
+TVM's loop keeps its measurements in memory until it has been through all tasks, never stops for lack of improvement,
+and cannot resume. Imports TVM, so import it in the adapter's methods only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNBOUNDED = 2**30
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What a search came to."""
+    """Result of a search."""
 
     tasks: int
     tuned: int
@@ -51,7 +51,7 @@ class TuningResult:
 
 
 class Task:
-    """One kernel of the model, and the search for its schedule."""
+    """Search for the schedule of one kernel."""
 
     def __init__(self, index: int, extracted: Any, latencies: Sequence[float | None]) -> None:
         self.index = index
@@ -66,12 +66,9 @@ class Task:
         self._empty = 0
 
     def begin(self, flags: TVMFlags, target: Any, records: Records, cost_model: Any, cores: int) -> None:
-        """Make the design space, and teach the cost model what was measured before.
+        """Create the design space, and train the cost model on earlier measurements.
 
-        Raises
-        ------
-        RuntimeError
-            TVM's rules fail on this kernel.
+        Raises `RuntimeError` if TVM's rules fail on this kernel.
         """
         if self._context is not None:
             return
@@ -106,7 +103,7 @@ class Task:
         self._learn(cost_model, measured)
 
     def propose(self, count: int) -> list[Any]:
-        """At most ``count`` candidates that were not measured before."""
+        """Propose at most ``count`` new candidates."""
         seeds = count if self.progress.trials == 0 else count // _SEED_SHARE
         candidates = self._new(_candidates(self._seeder.draw(seeds)), seeds) if self._seeder else []
         if len(candidates) < count:
@@ -118,7 +115,7 @@ class Task:
         return candidates
 
     def finish(self, cost_model: Any, candidates: Sequence[Any], latencies: Sequence[float | None]) -> None:
-        """Take the latencies of a batch into account."""
+        """Process the latencies of a batch."""
         self._learn(cost_model, list(zip(candidates, latencies, strict=True)))
         self.progress.add(latencies)
 
@@ -138,16 +135,9 @@ class Task:
 
 
 class Search:
-    """The search over all kernels of a module, from where an earlier attempt was killed.
+    """Search over all kernels without schedules of a module; resumes a killed one.
 
-    Parameters
-    ----------
-    module : Any
-        Kernels without schedules.
-    records : Records
-        Where every batch is written before the next begins.
-    tell : Callable[[str], None]
-        Is told what is being done.
+    Every batch is written to ``records`` before the next begins.
     """
 
     def __init__(
@@ -167,12 +157,11 @@ class Search:
 
     @property
     def trials(self) -> int:
-        """Trials made, also those of killed attempts."""
+        """Number of trials, also those of killed attempts."""
         return sum(task.progress.trials for task in self._tasks)
 
     @property
     def found(self) -> TuningResult:
-        """What the search has come to so far."""
         progress = [task.progress for task in self._tasks]
         tuned = sum(task.best < float("inf") for task in progress)
         latency = policy.model_latency(progress)
@@ -259,10 +248,10 @@ class Search:
 
 
 def _space(target: Any) -> Any:
-    """Rules that make the design spaces.
+    """Rules that create the design spaces.
 
-    For a processor the ones that TVM chooses by its instruction sets. For a GPU the ones without tensor cores, which
-    do not compute in fp32, whatever TVM would choose.
+    For a processor the ones that TVM chooses by its instruction sets. For a GPU the ones without tensor cores, which do
+    not compute in fp32.
     """
     if target.kind.name == "cuda":
         return ms.space_generator.PostOrderApply(sch_rules="cuda", postprocs="cuda", mutator_probs="cuda")
@@ -279,7 +268,7 @@ def _cost_model(flags: TVMFlags) -> Any:
 
 
 def _import_xgboost() -> None:
-    """Import xgboost where torch is kept from being imported: SciPy, on which it stands, stumbles over the mark."""
+    """Import xgboost where torch is blocked: SciPy, which it needs, fails on the blocked entry."""
     blocked = [name for name in ("torch",) if name in sys.modules and sys.modules[name] is None]
     for name in blocked:
         del sys.modules[name]
@@ -295,9 +284,9 @@ def _candidates(schedules: Sequence[Any]) -> list[Any]:
 
 
 def _identity(candidate: Any) -> str:
-    """Equal for candidates with the same decisions.
+    """Hash of a candidate's decisions.
 
-    Not the kernel itself: an annotation in it changes its type from True to 1 on its way through the database.
+    Not of the kernel itself: the database changes the type of an annotation from True to 1.
     """
     return repr(_plain(candidate.sch.trace.as_json(remove_postproc=True)))
 

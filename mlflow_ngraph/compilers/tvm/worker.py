@@ -1,7 +1,7 @@
-"""A process that builds or measures candidate kernels: what it runs may crash or hang, and costs nobody else.
+"""Child process that builds or measures candidate kernels, which may crash or hang.
 
-Started by `mlflow_ngraph.compilers.tvm.pool`. It imports TVM without torch, and no tensor intrinsics: a candidate comes
-with its intrinsics already in place.
+Started by `mlflow_ngraph.compilers.tvm.pool`. It imports TVM without torch, and no tensor intrinsics: a candidate
+already contains its intrinsics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HOPELESS = 4.0
 
 
 def main() -> None:
-    """Answer the requests of a parent, which comes second on the command line, through the socket that comes first."""
+    """Answer requests through the socket of the first argument, from the parent of the second."""
     descriptor, parent = map(int, sys.argv[1:])
     # A kernel in an endless loop does not notice that its parent is gone; Linux does.
     parent_death.send_to_self(signal.SIGKILL, parent)
@@ -61,14 +61,9 @@ def build(candidate: bytes, path: str) -> None:
 def measure(
     path: str, device: str, arguments: Sequence[Any], number: int, repeat: int, min_ms: int, best: float
 ) -> float:
-    """Seconds that the kernel of a library takes on random arguments: the median of several readings.
+    """Median of several timings of a library's kernel on random arguments, in seconds.
 
-    Parameters
-    ----------
-    arguments : Sequence[Any]
-        Type and shape of each argument, as TVM describes them.
-    best : float
-        Seconds of the best kernel so far; one that is much slower is read once.
+    A kernel that is much slower than ``best`` seconds is timed once.
     """
     import tvm
     import tvm_ffi

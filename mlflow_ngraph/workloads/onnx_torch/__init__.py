@@ -1,5 +1,5 @@
-"""ONNX graphs as PyTorch modules, so that PyTorch eager can be the baseline for them too.
+"""Convert ONNX graphs to PyTorch modules, so that PyTorch eager can be their baseline too.
 
-``converter`` turns a file into an `OnnxModule`; ``values`` says what flows between operators; the operators
-themselves stand in the other modules. Imports torch: for child processes only.
+``converter`` turns a file into an `OnnxModule`; ``values`` defines the values between operators; the other modules have
+the operators. Imports torch: for child processes only.
 """

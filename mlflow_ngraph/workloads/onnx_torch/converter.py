@@ -1,4 +1,4 @@
-"""An ONNX file as a PyTorch module that runs its nodes with torch functions."""
+"""Convert an ONNX file to a PyTorch module that runs its nodes with torch functions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,8 @@ _STATISTICS = slice(3, 5)
 class OnnxModule(Graph):
     """Runs the nodes of a graph one after the other. Takes the inputs in the order of the graph.
 
-    Floating-point initializers are parameters, except the running statistics of batch normalisation and scalars,
-    which are buffers.
-
-    Parameters
-    ----------
-    path : Path
-        Where the model lies, beside the files that hold its external data.
+    Floating-point initializers are parameters, except the running statistics of batch normalisation and scalars, which
+    are buffers. External data lie in the directory of ``path``.
     """
 
     def __init__(self, model: onnx.ModelProto, path: Path = _NOWHERE) -> None:
@@ -59,7 +54,7 @@ class OnnxModule(Graph):
         }
         for initializer in graph.initializer:
             # One at a time: a model that has its weights in other files may be large.
-            content = onnx.numpy_helper.to_array(onnx_file.filled(initializer, path))
+            content = onnx.numpy_helper.to_array(onnx_file.load_tensor(initializer, path))
             self._store(initializer.name, content, initializer.name in statistics)
         for node in self._nodes:
             if node.operator == "Constant":
@@ -71,7 +66,6 @@ class OnnxModule(Graph):
         self._dead = _last_uses(self._nodes, {*self._outputs, *self._inputs, *self._stored, *self._constants})
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Run the graph."""
         device = inputs[0].device if inputs else torch.device("cpu")
         values: dict[str, Value] = {name: getattr(self, key) for name, key in self._stored.items()}
         values.update(self._constants)
@@ -87,7 +81,7 @@ class OnnxModule(Graph):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _store(self, name: str, array: Host, buffer: bool) -> None:
-        """Keep a constant as a host value, a buffer or a parameter."""
+        """Store a constant as a host value, a buffer or a parameter."""
         if array.dtype.kind in "iub" and array.ndim <= 1 and array.size <= _HOST_SIZE:
             self._constants[name] = array
             return
@@ -101,19 +95,15 @@ class OnnxModule(Graph):
 
 
 def convert(path: Path) -> OnnxModule:
-    """Read a file with its external data and turn it into a module in evaluation mode.
+    """Convert a file with its external data to a module in evaluation mode.
 
-    Raises
-    ------
-    UnsupportedError
-        The graph has an operator that the module cannot run; names it and its opset.
-    WorkloadError
-        A file of external data is missing or too short.
+    Raises `UnsupportedError` for an operator that the module cannot run, with its opset, and `WorkloadError` if
+    external data are missing or too short.
     """
     model = onnx_file.inlined(onnx.load(str(path), load_external_data=False))
     for node in model.graph.node:
         for kept in onnx_file.tensors(node):
-            kept.CopyFrom(onnx_file.filled(kept, path))
+            kept.CopyFrom(onnx_file.load_tensor(kept, path))
     module = OnnxModule(model, path)
     module.requires_grad_(False)
     module.eval()
@@ -138,7 +128,6 @@ def _attribute(value: Any) -> Any:
 
 
 def _content(name: str, array: Host) -> torch.Tensor:
-    """A constant as a tensor."""
     if array.dtype.name == "bfloat16":  # NumPy's own types do not have it
         return torch.tensor(array.view(np.int16)).view(torch.bfloat16)
     try:
@@ -148,7 +137,6 @@ def _content(name: str, array: Host) -> torch.Tensor:
 
 
 def _require_operators(nodes: Iterable[Node]) -> None:
-    """Refuse operators that nothing runs, and attributes that what runs them would ignore."""
     for node in nodes:
         if node.operator == "Constant":
             known = _CONSTANTS
@@ -162,7 +150,7 @@ def _require_operators(nodes: Iterable[Node]) -> None:
 
 
 def _last_uses(nodes: Sequence[Node], keep: set[str]) -> list[list[str]]:
-    """For every node the values that nothing needs after it, so that memory does not grow with depth."""
+    """Values by the last node that reads them, so that memory does not grow with depth."""
     result: list[list[str]] = [[] for _ in nodes]
     seen = {*keep, ""}
     for position in reversed(range(len(nodes))):
@@ -173,7 +161,7 @@ def _last_uses(nodes: Sequence[Node], keep: set[str]) -> list[list[str]]:
 
 
 def _run(node: Node, values: list[Value], device: torch.device) -> tuple[Value, ...]:
-    """Run one node, on the host where all its inputs are there."""
+    """Run one node, on the host where all its inputs are host values."""
     result: Any = None
     given = [value for value in values if value is not None]
     on_host = node.operator in HOST_OPERATORS and "broadcast" not in node.attributes

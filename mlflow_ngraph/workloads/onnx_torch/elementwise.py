@@ -1,4 +1,4 @@
-"""Operators that treat every element alike."""
+"""Elementwise ONNX operators."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ _CASTS = frozenset(
 """Element types that torch casts to as the standard says; those of eight bits and fewer saturate in several ways."""
 
 _BROADCAST = frozenset({"axis", "broadcast"})
-"""How binary operators said before opset 7 which axes of the first operand the second one has."""
+"""Attributes by which binary operators before opset 7 align the second operand."""
 
 
 def _beside(node: Node, a: Tensor, b: Tensor) -> Tensor:
-    """The second operand with its axes where they belong."""
+    """Second operand with its axes aligned."""
     if "axis" not in node.attributes:
         return b
     return b.reshape(*b.shape, *[1] * (a.ndim - node.attributes["axis"] % a.ndim - b.ndim))
@@ -266,7 +266,7 @@ def _hardmax(node: Node, value: Tensor) -> Tensor:
 
 
 def _over_axis(function: Callable[..., Tensor], node: Node, value: Tensor) -> Tensor:
-    """Before opset 13 an axis meant: flatten to a matrix there."""
+    """Apply over an axis, where opsets before 13 flatten to a matrix."""
     if node.opset >= 13:
         return function(value, dim=node.get("axis", -1))
     axis = node.get("axis", 1) % max(value.ndim, 1)
@@ -275,12 +275,9 @@ def _over_axis(function: Callable[..., Tensor], node: Node, value: Tensor) -> Te
 
 
 def torch_type(element_type: int) -> torch.dtype:
-    """The torch type of an ONNX element type.
+    """Torch type of an ONNX element type.
 
-    Raises
-    ------
-    NotImplementedError
-        torch does not have it, or rounds to it in another way than the standard says.
+    Raises `NotImplementedError` if torch lacks it, or rounds to it otherwise than the standard.
     """
     name = onnx.TensorProto.DataType.Name(element_type)
     if name not in _CASTS:

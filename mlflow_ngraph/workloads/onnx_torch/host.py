@@ -1,4 +1,4 @@
-"""Operators on host values: the arithmetic of shapes."""
+"""ONNX operators on host values: arithmetic of shapes."""
 
 from __future__ import annotations
 

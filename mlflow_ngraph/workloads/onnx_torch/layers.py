@@ -1,4 +1,4 @@
-"""Operators that mix elements: products, convolutions, normalisation, reductions, resampling."""
+"""ONNX operators that combine elements: products, convolutions, normalisation, reductions, resampling."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mlflow_ngraph.workloads.onnx_torch.pooling import extended, paddings
 from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
-from mlflow_ngraph.workloads.onnx_torch.windows import extended, paddings
 
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {
     1: functional.conv1d,
@@ -126,7 +126,7 @@ def _layer_normalization(node: Node, value: Tensor, scale: Tensor, bias: Tensor 
 
 
 def _require_float_stash(node: Node) -> None:
-    """Refuse statistics of another type than float, which is what torch has for halves, too."""
+    """Refuse statistics of another type than float, which torch uses for halves, too."""
     if node.get("stash_type", 1) != onnx.TensorProto.FLOAT:
         raise NotImplementedError(f"{node.operator} with stash_type {node.get('stash_type')}")
 
@@ -166,7 +166,7 @@ def _lp_normalization(node: Node, value: Tensor) -> Tensor:
 
 
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[..., Tensor]:
-    """Axes come as an attribute or, later, as an input; none at all means every axis, or no reduction."""
+    """Reduction whose axes are an attribute or, later, an input; none means all axes, or no reduction."""
 
     def reduce(node: Node, value: Tensor, axes: list[int] | None = None) -> Tensor:
         chosen = node.get("axes") if axes is None else axes
@@ -180,7 +180,7 @@ def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callabl
 
 
 def _of_floats(function: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[Tensor, list[int], bool], Tensor]:
-    """A reduction whose result for integers the standard leaves open."""
+    """Refuse integers in a reduction for which the standard leaves the result open."""
 
     def reduce(value: Tensor, axes: list[int], keep: bool) -> Tensor:
         if not value.is_floating_point():
@@ -289,7 +289,7 @@ def _resize(
 def _interpolation(
     node: Node, axes: int, size: list[int] | None, factors: list[float] | None
 ) -> tuple[str, bool | None]:
-    """The mode of torch that computes the same, and its way with corners."""
+    """Torch's interpolation mode and its alignment of corners."""
     mode = node.get("mode", "nearest")
     coordinates = node.get("coordinate_transformation_mode", "half_pixel")
     whole = factors is not None and all(factor == int(factor) for factor in factors)

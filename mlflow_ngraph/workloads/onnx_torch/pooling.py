@@ -1,4 +1,4 @@
-"""Pooling over windows."""
+"""ONNX operators of pooling over windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
-from mlflow_ngraph.workloads.onnx_torch.windows import extended, paddings
 
 _MAX_POOLS: dict[int, Callable[..., Any]] = {
     1: functional.max_pool1d,
@@ -27,7 +26,7 @@ _SUMS: dict[int, Callable[..., Tensor]] = {1: functional.conv1d, 2: functional.c
 
 
 class Windows:
-    """The windows of a node over a value."""
+    """Windows of a pooling node over a value."""
 
     def __init__(self, node: Node, value: Tensor) -> None:
         self.kernel: list[int] = node.attributes["kernel_shape"]
@@ -44,15 +43,16 @@ class Windows:
 
     @property
     def torch_pads(self) -> bool:
-        """Whether torch's own pooling can pad like this: alike on both sides, and by half a window at most."""
+        """True if torch's own pooling can pad like this: alike on both sides, and by half a window at most."""
         return self.before == self.after and all(
             pad <= width // 2 for pad, width in zip(self.before, self.kernel, strict=True)
         )
 
     def ends(self, sizes: Sequence[int]) -> list[int]:
-        """What has to follow each axis so that the windows fit exactly: those of the standard, the last one whole.
+        """Padding after each axis so that the windows fit exactly: the standard's, and the last window whole.
 
-        With ``ceil_mode`` a window may reach beyond the padding, but not begin behind the value and what is before it.
+        With ``ceil_mode`` a window may reach beyond the padding, but not begin behind the value and its leading
+        padding.
         """
         ends = []
         for axis, size in enumerate(sizes):
@@ -105,7 +105,7 @@ def _less(ends: Sequence[int], after: Sequence[int]) -> list[int]:
 
 
 def _sums(value: Tensor, windows: Windows) -> Tensor:
-    """The sum over every window of a value, each channel by itself."""
+    """Sum over every window of a value, each channel by itself."""
     ones = torch.ones(1, 1, *windows.kernel, dtype=value.dtype, device=value.device)
     images = value.reshape(value.shape[0] * value.shape[1], 1, *value.shape[2:])
     sums = _SUMS[len(windows.kernel)](images, ones, None, windows.strides, 0, windows.dilations)
@@ -138,3 +138,29 @@ def _spatial(node: Node, value: Tensor) -> list[int]:
     if value.ndim < 3:  # torch would take no axes for all of them
         raise NotImplementedError(f"{node.operator} of a matrix")
     return list(range(2, value.ndim))
+
+
+def paddings(
+    node: Node, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Padding before and after each axis, given or automatic."""
+    axes = len(kernel)
+    mode = node.get("auto_pad", "NOTSET")
+    if mode == "VALID":
+        return [0] * axes, [0] * axes
+    if mode == "NOTSET":
+        pads = node.get("pads", [0] * 2 * axes)
+        return pads[:axes], pads[axes:]
+    totals = [
+        max((math.ceil(size / stride) - 1) * stride + (width - 1) * dilation + 1 - size, 0)
+        for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    small = [total // 2 for total in totals]
+    large = [total - part for total, part in zip(totals, small, strict=True)]
+    return (small, large) if mode == "SAME_UPPER" else (large, small)
+
+
+def extended(value: Tensor, before: Sequence[int], after: Sequence[int], fill: float) -> Tensor:
+    """Pad a value around its spatial axes, or crop it where the number is negative."""
+    pairs = [amount for pair in zip(reversed(before), reversed(after), strict=True) for amount in pair]
+    return functional.pad(value, pairs, value=fill)

@@ -1,4 +1,4 @@
-"""Numbers rounded to the steps of integers, and back."""
+"""ONNX operators that quantise and dequantise."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _kind(node: Node, zero: Tensor | None) -> torch.dtype:
 
 
 def _along(node: Node, parameter: Tensor, value: Tensor) -> Tensor:
-    """A scale or a zero point with its axis where it belongs."""
+    """Scale or zero point with its axis aligned."""
     if node.get("block_size", 0) or parameter.ndim > 1:
         raise NotImplementedError(f"{node.operator} by blocks")
     if parameter.numel() == 1:
@@ -63,7 +63,7 @@ def _along(node: Node, parameter: Tensor, value: Tensor) -> Tensor:
 
 
 def _whole(steps: Tensor) -> Tensor:
-    """Rounded, and integers before anything is added: what is a little off would lose a whole step."""
+    """Round, and convert to integers before any addition: a small error would cost a whole step."""
     return torch.round(steps).clamp(-_FAR, _FAR).to(torch.int32)
 
 

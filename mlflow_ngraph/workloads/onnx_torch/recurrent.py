@@ -1,4 +1,4 @@
-"""Recurrent layers, step by step: torch's own have other gates, and no exporter takes all of them."""
+"""Recurrent ONNX layers, step by step: torch's own have other gates, and no exporter takes all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
 
 State = tuple[Tensor, ...]
-"""What goes from one step to the next: the output, and of an LSTM its cell."""
+"""State between two steps: the output, and an LSTM's cell."""
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _ATTRIBUTES = "activations direction hidden_size input_forget layout linear_before_reset"
@@ -54,7 +54,7 @@ def _recurrent(
 
 
 def _step(node: Node, recurrence: Tensor, biases: tuple[Tensor, ...]) -> Callable[[Tensor, State], State]:
-    """One step, from the products of its inputs and the state before it."""
+    """Run one step, from the products of its inputs and the previous state."""
     of_input, of_state = biases
 
     def lstm(inputs: Tensor, state: State) -> State:

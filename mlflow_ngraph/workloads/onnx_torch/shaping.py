@@ -1,4 +1,4 @@
-"""Operators that move elements without computing with them, and operators that make tensors."""
+"""ONNX operators that move elements without computing, and operators that create tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _reshape(node: Node, value: Tensor, shape: list[int]) -> Tensor:
 
 
 def _is(size: Any, constant: int) -> bool:
-    """Compare without asking for the value of a symbolic size, which would fix it."""
+    """Compare without evaluating a symbolic size, which would fix it."""
     return type(size) is int and size == constant
 
 
@@ -208,7 +208,7 @@ def _pad(
 
 
 def _padded(size: int, before: int, after: int, mode: str) -> Tensor:
-    """Where each element of a padded axis comes from."""
+    """Source index of each element of a padded axis."""
     places = torch.arange(-before, size + after)
     if mode == "replicate":
         return places.clamp(0, size - 1)
@@ -276,7 +276,7 @@ def _one_hot(node: Node, indices: Tensor, depth: list[int], values: Tensor) -> T
 
 
 def constant(node: Node) -> Host:
-    """The value of a ``Constant`` node."""
+    """Value of a ``Constant`` node."""
     for name, kind in (
         ("value_float", np.float32),
         ("value_floats", np.float32),

@@ -1,4 +1,4 @@
-"""What flows between ONNX operators: tensors, and small integer arrays that stay on the Python side.
+"""Values between ONNX operators: tensors, and small integer arrays on the host.
 
 Shapes computed inside a graph (``Shape``, ``Gather``, ``Concat``, ``Reshape``) must not become tensors: a tensor's
 values are unknown while torch.export traces, and the batch size could not stay symbolic. So such values are NumPy
@@ -32,7 +32,6 @@ class Node:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
         return self.attributes.get(name, default)
 
 
@@ -41,7 +40,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Operator:
-    """How to run an operator: a function of the node and its inputs."""
+    """Implementation of an operator: a function of the node and its inputs."""
 
     function: Function
     host_inputs: frozenset[int]
@@ -50,7 +49,7 @@ class Operator:
     """Those that the function obeys, or that change nothing about what it computes."""
 
     def run(self, node: Node, values: list[Value], device: torch.device) -> Any:
-        """Bring the inputs into the form that the function wants, and call it."""
+        """Convert the inputs to the function's forms, and call it."""
         arguments = [
             value if value is None else integers(value) if position in self.host_inputs else tensor(value, device)
             for position, value in enumerate(values)
@@ -59,23 +58,18 @@ class Operator:
 
 
 OPERATORS: dict[str, Operator] = {}
-"""How to run an operator on tensors."""
+"""Implementations of operators on tensors."""
 
 HOST_OPERATORS: dict[str, Function] = {}
-"""How to run an operator when every input is a host value; takes the node and the arrays."""
+"""Implementations of operators on host values; they take the node and the arrays."""
 
 F = TypeVar("F", bound=Function)
 
 
 def operator(*names: str, host: tuple[int, ...] = (), attributes: str = "") -> Callable[[F], F]:
-    """Register a function for operators.
+    """Register a function for operators with some attributes, separated by spaces; nodes with others are refused.
 
-    Parameters
-    ----------
-    host : tuple[int, ...]
-        Positions of its integer lists.
-    attributes : str
-        The attributes that it knows, with spaces between them; a node with any other is refused.
+    ``host`` has the positions of the inputs that are lists of integers.
     """
 
     def register(function: F) -> F:
@@ -98,7 +92,7 @@ def host_operator(*names: str) -> Callable[[F], F]:
 
 
 def tensor(value: torch.Tensor | Host, device: torch.device) -> torch.Tensor:
-    """A value as a tensor; sizes are int64, as ``Shape`` has them."""
+    """Convert a value to a tensor; sizes are int64, as ``Shape`` has them."""
     if isinstance(value, torch.Tensor):
         return value
     if value.dtype == object:
@@ -107,7 +101,7 @@ def tensor(value: torch.Tensor | Host, device: torch.device) -> torch.Tensor:
 
 
 def integers(value: torch.Tensor | Host) -> list[int]:
-    """A value as a list of integers, some of which may be symbolic."""
+    """Convert a value to a list of integers, some of which may be symbolic."""
     if list(value.shape) == [0]:
         return []  # a program that takes no elements out of a tensor without any can be exported, and not read again
     result: list[int] = value.reshape(-1).tolist()
@@ -115,7 +109,7 @@ def integers(value: torch.Tensor | Host) -> list[int]:
 
 
 def host(sizes: list[Any]) -> Host:
-    """Sizes as a host value."""
+    """Convert sizes to a host value."""
     if torch.jit.is_tracing():  # sizes are tensors then; the trace is for one shape anyway
         sizes = [int(size) for size in sizes]
     if all(type(size) is int for size in sizes):

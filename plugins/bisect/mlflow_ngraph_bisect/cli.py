@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results bisect``: the first operator that a compiler computes wrongly."""
+"""``mlflow-ngraph results bisect``: find the first operator that a compiler computes wrongly."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ _NAMED = 10
 def bisect(cell: str, home: Path | None, study: str | None, into: Path | None, as_json: bool) -> int:
     """Find the first operator that a compiler computes wrongly.
 
-    CELL is WORKLOAD/COMPILER/bBATCH of a study of this machine, such as resnet18/openvino/b8, or the id of a cell. Parts of
-    its model are compiled anew until the first operator is found whose output is further from the truth in float64 than
-    rounding explains. The smallest model that shows it is written into a folder, ready for a report to the compiler's authors.
+    CELL is WORKLOAD/COMPILER/bBATCH of a study of this machine, such as resnet18/openvino/b8, or the id of a cell.
+    Parts of its model are compiled anew to find the first operator whose output differs from the result in float64 by
+    more than rounding explains. The smallest model that shows it is written into a folder, ready for a report to the
+    compiler's authors.
     """
     from mlflow_ngraph.analysis import cells as recorded
     from mlflow_ngraph_bisect import why

@@ -1,4 +1,4 @@
-"""Engines of parts of a program, each compiled and run once in a child process by the compiler's own adapter. For child processes only."""
+"""Compile and run parts of a program, each once in a child process. For child processes only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -24,23 +23,17 @@ from mlflow_ngraph_bisect.search import FailedError
 
 @dataclass(frozen=True)
 class Job:
-    """One compiler with flags, for one target."""
+    """A compiler with flags and target."""
 
     compiler: str
     flags: Mapping[str, Any]
     target: Mapping[str, Any]
     limit_s: float
-    """Of each compilation with its run."""
+    """Time limit of each compilation with its run, in seconds."""
 
 
 class Engines:
-    """Compiles and runs parts of a program, each in a folder of its own. A context manager, which ends its child.
-
-    Parameters
-    ----------
-    place : Path
-        Everything is written here.
-    """
+    """Compiles and runs parts of a program, each in a folder of its own. A context manager, which ends its child."""
 
     def __init__(self, program: Program, job: Job, place: Path) -> None:
         self._program = program
@@ -55,20 +48,12 @@ class Engines:
     def __enter__(self) -> Engines:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end()
         self._stack.close()
 
     def run(self, part: Part) -> list[NDArray[Any]]:
-        """The outputs of the part's engine on its inputs.
-
-        Raises
-        ------
-        FailedError
-            It cannot be compiled or run.
-        """
+        """Outputs of the part's engine on its inputs. Raises `FailedError` if it cannot be compiled or run."""
         self._count += 1
         place = self._place / str(self._count)
         place.mkdir(parents=True)
@@ -105,7 +90,7 @@ class Engines:
             return [content[name] for name in content.files]
 
     def _started(self) -> Child:
-        """The child that the last part was compiled in, or a new one in place of one that has ended."""
+        """Child of the last part, or a new one in place of one that has ended."""
         if self._child is None:
             kind = COMPILERS.get(self._job.compiler)
             threads = self._job.target["threads"]

@@ -1,4 +1,4 @@
-"""Whether the outputs of a part's engine are wrong, by the rule that a study judges engines by. For child processes only."""
+"""Judge outputs of a part's engine by the rule for engines in a study. For child processes only."""
 
 from __future__ import annotations
 
@@ -18,21 +18,9 @@ if TYPE_CHECKING:
 
 
 def judge(program: Program, part: Part, exact: Arrays, engine: Arrays, precision: str) -> dict[str, str]:
-    """How outputs of a part are wrong, in words, by name; those that rounding may explain are left out.
+    """Describe wrong outputs of a part, by name; those that rounding may explain are left out.
 
-    Parameters
-    ----------
-    exact : Arrays
-        What is right in float64.
-    engine : Arrays
-        What is judged.
-    precision : str
-        That the engine computes in.
-
-    Raises
-    ------
-    InseparableError
-        Nobody computes the part in its own element types.
+    Raises `InseparableError` if nothing computes the part in its own element types.
     """
     native = program.rounded(part)
     # Only of what the program itself gives it is worth knowing: between nodes small numbers beside large ones are chance.
@@ -54,7 +42,7 @@ def judge(program: Program, part: Part, exact: Arrays, engine: Arrays, precision
 
 @dataclass(frozen=True)
 class _Baseline:
-    """A part in other arithmetic than its own, in the form in which a workload's baseline is asked for it."""
+    """Adapter of a part to the interface of a workload's baseline."""
 
     in_float64: Callable[[], Arrays]
     off: Callable[[int], Sequence[tuple[float, Arrays]]]

@@ -1,7 +1,7 @@
-"""The nodes of an ONNX graph one by one, in float64 or in their own element types, without a compiler. For child processes only.
+"""Compute the nodes of an ONNX graph one by one, in float64 or in their own types. For child processes only.
 
-No runtime has every operator in float64. So every node is computed by whoever has it: ONNX Runtime's kernels without a
-graph around them, PyTorch's by way of the converter that the baseline is made with, or ONNX's reference evaluator.
+No runtime has every operator in float64. So every node is computed by the first that can: ONNX Runtime's kernels
+without a graph around them, PyTorch's through the converter of the baseline, or ONNX's reference evaluator.
 """
 
 from __future__ import annotations
@@ -29,17 +29,7 @@ RUNTIME, TORCH, EVALUATOR = "ONNX Runtime", "PyTorch", "ONNX's reference evaluat
 
 
 class Arithmetic:
-    """Computes nodes of one graph.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Whose nodes they are.
-    constants : dict[str, NDArray[Any]]
-        Its initializers.
-    by : Sequence[str]
-        Who is asked to compute a node, in this order; the next one where one cannot.
-    """
+    """Computes nodes of one graph; ``by`` lists the runtimes in order of preference."""
 
     def __init__(self, model: onnx.ModelProto, constants: dict[str, NDArray[Any]], by: Sequence[str]) -> None:
         self._model = model
@@ -48,31 +38,20 @@ class Arithmetic:
         self._known: dict[tuple[int, bool], tuple[str, _Compute]] = {}
         self._only: dict[str, str] = {}
 
-    def insist(self, operator: str, who: str) -> None:
-        """Have every node of an operator computed by one of them alone."""
+    def require_runtime(self, operator: str, who: str) -> None:
+        """Compute all nodes of an operator with one runtime alone."""
         self._only[operator] = who
         self._known.clear()
 
     def computed_by(self, place: int) -> str:
-        """Who has computed a node in float64."""
+        """Runtime that has computed a node in float64."""
         return self._known[place, True][0]
 
     def run(self, place: int, names: Sequence[str], values: Sequence[Value], *, wide: bool) -> list[Value]:
-        """The outputs of a node.
+        """Compute the outputs of a node from ``names`` and ``values`` that it or its bodies read. Raises
+        `InseparableError` if no runtime can.
 
-        Parameters
-        ----------
-        place : int
-            Of the node in the graph.
-        names, values : Sequence[str], Sequence[Value]
-            What it reads, bodies included.
-        wide : bool
-            In float64 where the graph has a narrower type.
-
-        Raises
-        ------
-        InseparableError
-            Nobody can compute it.
+        Raises `InseparableError` if no runtime can.
         """
         known = self._known.get((place, wide))
         if known is not None:
@@ -92,7 +71,7 @@ class Arithmetic:
         raise InseparableError(f"nothing here computes {node.op_type}: {'; '.join(reasons)}")
 
     def _single(self, node: onnx.NodeProto, names: Sequence[str], values: Sequence[Value], *, wide: bool) -> _Single:
-        """A model of one node. What is constant in the graph is constant in it: some operators insist on that."""
+        """Model of one node. Constants of the graph stay constants, because some operators require them."""
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         if wide:
@@ -116,7 +95,7 @@ class Arithmetic:
 
 
 class _Single:
-    """A model of one node, and which of the values that the node reads are its inputs."""
+    """A model of one node, and the values of the node that are its inputs."""
 
     def __init__(self, model: onnx.ModelProto, names: list[str], fed: list[int], given: list[bool]) -> None:
         self.model = model
@@ -128,7 +107,7 @@ class _Single:
         return {name: values[index] for name, index in zip(self.names, self._fed, strict=True)}
 
     def placed(self, results: Sequence[Value]) -> list[Value]:
-        """One value for each output of the node; None for those that it leaves out."""
+        """One value for each output of the node; None for missing ones."""
         rest = iter(results)
         return [next(rest) if given else None for given in self._given]
 
@@ -178,7 +157,7 @@ _MAKERS: dict[str, Callable[[_Single], _Compute]] = {
 
 
 def _widen(node: onnx.NodeProto) -> None:
-    """Name float64 wherever a node names a narrower type, also in bodies."""
+    """Replace narrower types by float64 in a node, also in bodies."""
     for attribute in node.attribute:
         if attribute.name in _TYPED and attribute.i in _NARROW:
             attribute.i = TensorProto.DOUBLE

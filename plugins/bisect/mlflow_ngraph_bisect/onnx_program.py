@@ -1,4 +1,4 @@
-"""An ONNX model that is taken apart. For child processes only."""
+"""An ONNX model that can be divided into parts. For child processes only."""
 
 from __future__ import annotations
 
@@ -25,16 +25,10 @@ _INLINE_LIMIT = 1_500_000_000
 
 
 class OnnxProgram(Program):
-    """The main graph of a model with local functions inlined; a body of a loop or branch belongs to its node.
+    """Main graph of a model with local functions inlined; the body of a loop or branch belongs to its node.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        With its weights.
-    inputs : Mapping[str, NDArray[Any]]
-        What it is run on.
-    suspected : str
-        The compiler: the truth does not come from its own kernels where somebody else has others.
+    The result in float64 does not come from kernels of the ``suspected`` compiler where another runtime has the
+    operator.
     """
 
     suffix: str = ".onnx"
@@ -135,13 +129,13 @@ class OnnxProgram(Program):
     def visible(self) -> list[str]:
         return [name for node in self.nodes for name in node.outputs if name and self._is_array(name)]
 
-    def doubt(self, part: Part, engine: Arrays, precision: str) -> str:
-        """Ask the evaluator that is written after ONNX's standard, where somebody else said what is right."""
+    def recheck(self, part: Part, engine: Arrays, precision: str) -> str:
+        """Recompute with ONNX's reference evaluator, where another runtime gave the result in float64."""
         if all(self.computed_by(place) == EVALUATOR for place in part.nodes):
             return ""
         try:
             standard = OnnxProgram(part.model, part.inputs)
-            standard.insist({self.nodes[place].operator for place in part.nodes})
+            standard.require_runtime({self.nodes[place].operator for place in part.nodes})
             again = standard.part(range(len(part.nodes)), part.outputs)
             wrong = judge(standard, again, standard.exact(again), engine, precision)
         except InseparableError:
@@ -149,19 +143,19 @@ class OnnxProgram(Program):
         if wrong:
             return ""
         by = {self.nodes[place].operator: self.computed_by(place) for place in part.nodes}
-        self.insist(set(by))
+        self.require_runtime(set(by))
         said = ", ".join(f"{operator} by {who}" for operator, who in by.items())
         return f"the engine agrees with {EVALUATOR}, and not with {said}"
 
-    def insist(self, operators: Collection[str]) -> None:
-        """Have some operators computed by ONNX's reference evaluator from now on."""
+    def require_runtime(self, operators: Collection[str]) -> None:
+        """Compute some operators with ONNX's reference evaluator from now on."""
         for operator in operators:
-            self._arithmetic.insist(operator.rpartition(".")[2], EVALUATOR)
+            self._arithmetic.require_runtime(operator.rpartition(".")[2], EVALUATOR)
         self._compute(range(len(self.nodes)), self._values, wide=False)
         self._wide.clear()
 
     def computed_by(self, place: int) -> str:
-        """Who has said last in float64 what is right for a node."""
+        """Last runtime that computed a node in float64."""
         return self._arithmetic.computed_by(place)
 
     def _computed(self, part: Part, *, wide: bool) -> list[NDArray[Any]]:
@@ -172,7 +166,7 @@ class OnnxProgram(Program):
         return [_widened(values[name]) if wide else values[name] for name in part.outputs]
 
     def _given(self, part: Part, disturb: Callable[[Value], Value] = lambda value: value) -> dict[str, Value]:
-        """What the nodes of a part read that others give."""
+        """Inputs of a part that other nodes compute."""
         values: dict[str, Value] = {
             **self._constants,
             **{name: disturb(array) for name, array in part.inputs.items()},
@@ -182,7 +176,7 @@ class OnnxProgram(Program):
         return values
 
     def _from_the_beginning(self, part: Part, *, wide: bool) -> list[NDArray[Any]]:
-        """The outputs of a part that begins where the program begins: once computed, they are known."""
+        """Outputs of a part that begins at the program's inputs, computed once."""
         if not wide:
             return [self._values[name] for name in part.outputs]
         self._wide = self._wide or {**self._constants, **self._inputs}
@@ -210,7 +204,7 @@ class OnnxProgram(Program):
             values.update((name, disturb(value)) for name, value in zip(node.outputs, found, strict=True) if name)
 
     def _constant_values(self) -> set[str]:
-        """The values that depend on no input."""
+        """Values that depend on no input."""
         known = set(self._constants)
         for place, node in enumerate(self.nodes):
             random = self._model.graph.node[place].op_type.startswith("Random")
@@ -230,18 +224,15 @@ class OnnxProgram(Program):
 
 
 def _widened(value: Value) -> Value:
-    """A value in float64 where it is a narrower floating-point number."""
+    """Convert narrower floating-point values to float64."""
     narrow = isinstance(value, (np.ndarray, np.generic)) and value.dtype in (np.float32, np.float16)
     return np.asarray(value, np.float64) if narrow else value
 
 
 def _disturbed(value: Value, *, rng: np.random.Generator, times: float, coherent: bool) -> Value:
-    """A value that is off by some roundings of its own type. A whole number stays: it may be an index or at the end of a step.
+    """Disturb a value by some roundings of its type. Integers stay: they may be indices, or at the end of a step.
 
-    Parameters
-    ----------
-    coherent : bool
-        All of a channel are off by the same; else each number is by what is drawn for it.
+    With ``coherent`` all numbers of a channel are off by the same factor, else each by its own.
     """
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
         return value
@@ -268,7 +259,7 @@ def _declared(name: str, array: NDArray[Any]) -> onnx.ValueInfoProto:
 
 
 def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without local functions, and with weights in place of nodes that are constants."""
+    """Copy without local functions, with initializers in place of constant nodes."""
     import onnx.inliner
 
     plain = onnx.inliner.inline_local_functions(model) if model.functions else onnx.ModelProto.FromString(b"")
@@ -288,7 +279,7 @@ def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The content of a node that is a constant; None for other nodes."""
+    """Value of a constant node; None for other nodes."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
         return None
     (attribute,) = node.attribute
@@ -312,7 +303,7 @@ def _node(proto: onnx.NodeProto) -> Node:
 
 
 def _captured(proto: onnx.NodeProto) -> Iterator[str]:
-    """What the bodies of a node read from outside."""
+    """Outer values that the bodies of a node read."""
     for attribute in proto.attribute:
         for graph in (attribute.g, *attribute.graphs):
             own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}

@@ -1,4 +1,4 @@
-"""The process that looks for the first wrong operator of an engine: the other end of `reduction.why`."""
+"""Child process that searches for the first wrong operator of an engine; `why` starts it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,28 @@ from mlflow_ngraph_bisect import reproduction
 from mlflow_ngraph_bisect.engines import Engines, Job
 from mlflow_ngraph_bisect.judging import judge
 from mlflow_ngraph_bisect.program import Arrays, Program
-from mlflow_ngraph_bisect.search import Search, Shown
+from mlflow_ngraph_bisect.search import Search, WrongPart
 from mlflow_ngraph_bisect.why import Answer, Question
 
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
 
 _DOUBTS = 3
-"""How often the truth about an operator may turn out to be none before the search gives up."""
+"""Corrections of results in float64 before the search gives up."""
 
 
 def main() -> None:
-    """Answer questions."""
+    """Answer requests."""
     parent = Parent.connect()
     torchvision_hook.install()
     parent.serve({"look": lambda command: asdict(answer(Question(**command["question"])))})
 
 
 def answer(question: Question) -> Answer:
-    """Look for the first wrong operator.
+    """Search for the first wrong operator.
 
-    Raises
-    ------
-    NGraphError
-        The model cannot be built, or is another one by now.
-    FailedError
-        The compiler does not compile it any more.
-    InseparableError
-        Nothing but the compiler computes it.
+    Raises `NGraphError` if the model cannot be built or has changed, `FailedError` if the compiler fails now, and
+    `InseparableError` if only the compiler computes the model.
     """
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ngraph-why-") as scratch:
@@ -64,7 +58,7 @@ def answer(question: Question) -> Answer:
                 smallest = search.smallest(whole) if whole is not None else None
                 tries += search.tries
                 precision = question.target["precision"]
-                doubt = program.doubt(smallest.part, smallest.outputs, precision) if smallest is not None else ""
+                doubt = program.recheck(smallest.part, smallest.outputs, precision) if smallest is not None else ""
                 if not doubt:
                     break
                 found.remarks.append(doubt)
@@ -82,7 +76,7 @@ def answer(question: Question) -> Answer:
     return found
 
 
-def _describe(found: Answer, program: Program, whole: Shown, smallest: Shown) -> None:
+def _describe(found: Answer, program: Program, whole: WrongPart, smallest: WrongPart) -> None:
     first = program.nodes[program.producers()[smallest.culprit]]
     found.output, found.wrong = whole.first, whole.wrong[whole.first]
     found.operator, found.node, found.node_output = first.operator, first.name, smallest.culprit
@@ -91,7 +85,7 @@ def _describe(found: Answer, program: Program, whole: Shown, smallest: Shown) ->
 
 
 def _prepared(question: Question, directory: Path) -> tuple[Source, int]:
-    """The model and what the compiler starts from, without the runs of a study that verify engines."""
+    """Prepare the model and its exports, without a study's verification runs."""
     from mlflow_ngraph.workloads import samples
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
     from mlflow_ngraph.workloads.export import Preparation
@@ -110,7 +104,7 @@ def _prepared(question: Question, directory: Path) -> tuple[Source, int]:
     batch = materials.info.fixed_batch or question.batch
     materials.batch_sizes = [batch]
     example = samples.drawn(
-        materials.info.inputs, samples.kept(directory), batch, np.random.default_rng([materials.seed, batch])
+        materials.info.inputs, samples.stored_samples(directory), batch, np.random.default_rng([materials.seed, batch])
     )
     save_arrays(directory / arrays_file("inputs", batch), *example)
     if "onnx" in COMPILERS.get(question.compiler).formats:
@@ -134,7 +128,7 @@ def _program(question: Question, source: Source, inputs: Arrays) -> Program:
 
 
 def _kept(question: Question) -> dict[str, Arrays]:
-    """Inputs for which the engine and the baseline disagreed, and what they gave; empty where the study kept none."""
+    """Stored inputs on which engine and baseline disagreed, with their outputs; empty without any."""
     if not question.kept:
         return {}
     with np.load(question.kept) as content:
@@ -145,7 +139,7 @@ def _kept(question: Question) -> dict[str, Arrays]:
 
 
 def _why_right(program: Program, kept: dict[str, Arrays], question: Question) -> str:
-    """Why nothing is wrong with an engine that is compiled now."""
+    """Reason why a newly compiled engine is right."""
     if not kept:
         return "its outputs are as near to float64 as rounding allows, on the inputs that it was timed on"
     producers = program.producers()

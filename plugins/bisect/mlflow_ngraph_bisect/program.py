@@ -1,4 +1,4 @@
-"""A model as nodes that can be taken apart: what the search for the first wrong operator works on."""
+"""Base class of models that can be divided into parts of their nodes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Arrays = Sequence[NDArray[Any]]
 
 
 class InseparableError(NGraphError):
-    """Some nodes make no model by themselves: what goes into them, or comes out of them, is no array."""
+    """Some nodes make no model by themselves, because an input or output of theirs is no array."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """An operator at its place. Values are known by their names."""
+    """An operator at its place. Values have names."""
 
     name: str
     operator: str
@@ -32,40 +32,33 @@ class Node:
 
 @dataclass(frozen=True)
 class Part:
-    """Some nodes of a program as a model: what they need of the others is an input or a constant of it."""
+    """Some nodes of a program as a model; values of other nodes are inputs or constants."""
 
     nodes: tuple[int, ...]
     """Places in the program, ascending."""
     outputs: tuple[str, ...]
     inputs: Mapping[str, NDArray[Any]] = field(compare=False)
-    """What the model is run on: the values that the unoptimised program has there."""
+    """Inputs of the model: the values in the unoptimised program."""
     model: Any = field(compare=False)
     """In the form of the program that it is part of."""
     negated: bool = False
-    """Whether the model gives each output through one more node, which negates it."""
+    """True if the model gives each output through one more node, which negates it."""
 
 
 class Program(ABC):
-    """A model with one set of inputs. Its nodes are in an order in which they can be computed."""
+    """A model with one set of inputs. Its nodes are in topological order."""
 
     suffix: str
-    """Of the files that `save` writes."""
+    """Name of the files of `save`."""
     nodes: Sequence[Node]
     outputs: tuple[str, ...]
 
     @abstractmethod
     def part(self, nodes: Collection[int], outputs: Sequence[str], *, negated: bool = False) -> Part:
-        """A model of some nodes.
+        """Make a model of some nodes.
 
-        Parameters
-        ----------
-        negated : bool
-            Give the outputs through nodes that negate them: an output keeps a compiler from fusing across it.
-
-        Raises
-        ------
-        InseparableError
-            They make none.
+        With ``negated``, outputs pass through nodes that negate them: an output prevents fusion across it. Raises
+        `InseparableError` if they make none.
         """
 
     @abstractmethod
@@ -74,40 +67,40 @@ class Program(ABC):
 
     @abstractmethod
     def prepare(self, part: Part, directory: Path) -> int:
-        """Write the materials that an adapter compiles a part from; returns the batch size that it is to be told.
+        """Write the materials from which an adapter compiles a part, and return its batch size.
 
         All sizes of a part are fixed.
         """
 
     @abstractmethod
     def exact(self, part: Part) -> list[NDArray[Any]]:
-        """The outputs of a part computed in float64; what is negated in its model is not here."""
+        """Outputs of a part in float64, without the negations of its model."""
 
     @abstractmethod
     def rounded(self, part: Part) -> list[NDArray[Any]]:
-        """The same computed in its own element types, node by node and without any optimisation."""
+        """Outputs in the part's own types, node by node and without optimisation."""
 
     @abstractmethod
     def disturbed(self, part: Part, seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
-        """The same in arithmetic that is worse than its own, and how many times as large its roundings are."""
+        """Outputs in less exact arithmetic, and its rounding errors as multiples of the part's own."""
 
     @abstractmethod
     def visible(self) -> list[str]:
-        """The values that may be outputs of a part."""
+        """Values that can be outputs of a part."""
 
-    def doubt(self, part: Part, engine: Arrays, precision: str) -> str:
-        """Why the truth about a small part may be none, and what was done about it; empty where nothing speaks against it.
+    def recheck(self, part: Part, engine: Arrays, precision: str) -> str:
+        """Check the result in float64 of a small part, and describe the correction; empty where it is right.
 
-        Whoever is told so searches again. The default knows one truth only.
+        The caller then searches again. The default has one way to compute only.
         """
         return ""
 
     def producers(self) -> dict[str, int]:
-        """The place of the node that each value comes from."""
+        """Index of the node that computes each value."""
         return {name: place for place, node in enumerate(self.nodes) for name in node.outputs if name}
 
     def ancestors(self, outputs: Iterable[str], within: Collection[int]) -> list[int]:
-        """The nodes, of some, that outputs depend on."""
+        """Nodes, of some, that outputs depend on."""
         producers, among = self.producers(), set(within)
         found: set[int] = set()
         open_ = [name for name in outputs if producers.get(name) in among]
@@ -118,8 +111,8 @@ class Program(ABC):
                 open_ += [name for name in self.nodes[place].inputs if producers.get(name) in among]
         return sorted(found)
 
-    def leaving(self, nodes: Collection[int]) -> list[str]:
-        """The values that other nodes, or whoever runs the program, have of some nodes."""
+    def outputs_of(self, nodes: Collection[int]) -> list[str]:
+        """Values of some nodes that other nodes or the caller read."""
         among = set(nodes)
         read = {name for place, node in enumerate(self.nodes) if place not in among for name in node.inputs}
         read |= set(self.outputs)

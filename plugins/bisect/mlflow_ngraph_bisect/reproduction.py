@@ -1,4 +1,4 @@
-"""A folder with the smallest wrong model, ready to be sent to the compiler's authors. For child processes only."""
+"""Write a folder that reproduces the smallest wrong model, for the compiler's authors. For child processes only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph_bisect.program import Program
-from mlflow_ngraph_bisect.search import Shown
+from mlflow_ngraph_bisect.search import WrongPart
 
 MODEL, DATA, SCRIPT = "model", "data.npz", "repro.py"
 _SCRIPT_S = 300.0
@@ -117,23 +117,16 @@ _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 
 def write(
     program: Program,
-    found: Shown,
+    found: WrongPart,
     directory: Path,
     compiler: str,
     flags: Mapping[str, Any],
     precision: str,
     why: str,
 ) -> None:
-    """Write the model with its inputs, what the engine made of them and what is right, and a script that shows both.
+    """Write the model with its inputs, the engine's outputs and the right ones, and a script that shows both.
 
-    Parameters
-    ----------
-    directory : Path
-        Is made.
-    compiler, flags, precision : str, Mapping[str, Any], str
-        As the engine was compiled.
-    why : str
-        What is wrong, in a sentence.
+    ``why`` describes the error in a sentence.
     """
     directory.mkdir(parents=True, exist_ok=True)
     program.save(found.part, directory / f"{MODEL}{program.suffix}")
@@ -163,7 +156,7 @@ def write(
 
 
 def shows(directory: Path) -> bool | None:
-    """Whether the script shows that an output is wrong, run by itself; None where there is none."""
+    """True if the script shows a wrong output when run by itself; None where there is none."""
     if not (directory / SCRIPT).is_file():
         return None
     try:
@@ -176,5 +169,5 @@ def shows(directory: Path) -> bool | None:
 
 
 def _package(compiler: str) -> str:
-    """What the script imports, beside NumPy."""
+    """Package that the script imports besides NumPy."""
     return {"torchscript": "torch", "torch-compile": "torch", "tvm": "apache-tvm and onnx"}.get(compiler, compiler)

@@ -1,4 +1,4 @@
-"""An exported PyTorch program that is taken apart. For child processes only."""
+"""An exported PyTorch program that can be divided into parts. For child processes only."""
 
 from __future__ import annotations
 
@@ -25,15 +25,7 @@ _FILE = "part.pt2"
 
 
 class TorchProgram(Program):
-    """The graph of ``torch.export``; a branch or loop of it is one node.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The model.
-    inputs : Sequence[NDArray[Any]]
-        What it is run on.
-    """
+    """The graph of ``torch.export``; a branch or loop of it is one node."""
 
     suffix: str = ".pt2"
 
@@ -109,7 +101,7 @@ class TorchProgram(Program):
         return [node.outputs[0] for node in self.nodes if isinstance(self._values[node.outputs[0]], torch.Tensor)]
 
     def _baseline(self, part: Part) -> ModuleBaseline:
-        """The part as a model of its own, with its outputs as they are."""
+        """Part as a model of its own, with its outputs unchanged."""
         plain = self.part(part.nodes, part.outputs) if part.negated else part
         return ModuleBaseline(plain.model)
 
@@ -124,7 +116,7 @@ class TorchProgram(Program):
 
 
 class _Recorded(fx.Interpreter):  # type: ignore[misc]
-    """Runs a graph and keeps every value; what a node changes in place later is kept as it was."""
+    """Runs a graph and records every value, with copies of those that nodes change in place later."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -138,7 +130,7 @@ class _Recorded(fx.Interpreter):  # type: ignore[misc]
 
 
 def _graph_of(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> fx.GraphModule:
-    """The model as one graph of PyTorch's operators, without what only looks at its inputs or changes values in place."""
+    """Export to one graph of PyTorch's operators, without assertions and in-place changes."""
     program = torch.export.export(module, inputs).run_decompositions({})
     graph_module = program.module()
     for node in list(graph_module.graph.nodes):

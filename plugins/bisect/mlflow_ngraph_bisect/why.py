@@ -1,4 +1,4 @@
-"""Why an engine is wrong: asks a process of its own for the first operator that its compiler computes wrongly."""
+"""Find the first operator that an engine's compiler computes wrongly, in a child process."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from mlflow_ngraph.processes import environment
 from mlflow_ngraph.processes.child import Child, ChildFailure
 
 SECONDS = 600.0
-"""After which the smallest model that was found by then is the answer."""
+"""Seconds after which the smallest model so far is the answer."""
 LIMIT_S = 120.0
-"""Of one compilation with its run."""
+"""Time limit of one compilation with its run, in seconds."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """An engine, as it was compiled in a study."""
+    """A wrong engine, as it was compiled in a study."""
 
     workload: Mapping[str, Any]
     """The fields of its `WorkloadRef`."""
     init: Mapping[str, Any]
     seed: int
     digest: str
-    """What the model was when it was measured; empty where nobody knows."""
+    """Digest of the measured model; empty if unknown."""
     batch: int
     compiler: str
     flags: Mapping[str, Any]
@@ -36,53 +36,47 @@ class Question:
     kept: str
     """The file of inputs for which engine and baseline disagreed; empty for those that it was timed on."""
     directory: str
-    """Where the smallest model is written."""
+    """Directory for the smallest model."""
     seconds: float = SECONDS
     limit_s: float = LIMIT_S
 
 
 @dataclass
 class Answer:
-    """What was found."""
+    """Result of the search."""
 
     nodes: int = 0
-    """Of the whole model."""
+    """Nodes of the whole model."""
     output: str = ""
-    """Of the model, which is wrong; empty where none is."""
+    """Wrong output of the model; empty where none is."""
     wrong: str = ""
-    """How, in words."""
+    """Description of the error."""
     right: str = ""
-    """Why no output is wrong; empty where one is."""
+    """Reason why no output is wrong; empty where one is."""
     operator: str = ""
-    """That is computed wrongly first."""
+    """First wrong operator."""
     node: str = ""
     """Its node."""
     node_output: str = ""
-    """The value of the model that is wrong."""
+    """First wrong value of the model."""
     smallest: str = ""
-    """How it is wrong in the smallest model, in words."""
+    """Description of the error in the smallest model."""
     together: list[str] = field(default_factory=list)
     """The operators of the smallest model, the wrong one among them."""
     directory: str = ""
     files: list[str] = field(default_factory=list)
     reproduced: bool | None = None
-    """Whether the script shows it without this package; None where there is no script for the compiler."""
+    """True if the script shows it without this package; None where there is no script for the compiler."""
     remarks: list[str] = field(default_factory=list)
     tries: int = 0
     """Models that were compiled."""
     seconds: float = 0.0
     out_of_time: bool = False
-    """Whether a smaller model may be found with more time."""
+    """True if a smaller model may be found with more time."""
 
 
 def ask(question: Question) -> Answer:
-    """Look for the first wrong operator in a process of its own.
-
-    Raises
-    ------
-    NGraphError
-        It cannot be looked for; says why.
-    """
+    """Search in a child process. Raises `NGraphError` if the search fails, with the reason."""
     env = environment.of_threads(question.target["threads"], patient=True, logins=True)
     with closing(Child("mlflow_ngraph_bisect.process", env)) as child:
         try:

@@ -62,7 +62,7 @@ def _searched(program: Any, compiler: str, flags: Mapping[str, Any], place: Path
             [sys.executable, "repro.py"], cwd=place / "written", capture_output=True, text=True, check=False
         )
         said = ended.stdout + ended.stderr
-    doubt = program.doubt(smallest.part, smallest.outputs, "fp32")
+    doubt = program.recheck(smallest.part, smallest.outputs, "fp32")
     return Found(operators, first, len(program.nodes), search.tries, said, doubt)
 
 
@@ -209,8 +209,8 @@ def _disputed(place: Path) -> str:
     part = program.part([2], ["relu0"])
     program.exact(part)
     right = program.rounded(part)
-    assert not program.doubt(part, [right[0] + 1], "fp32"), "an engine that nobody agrees with raises no doubt"
-    said = str(program.doubt(part, right, "fp32"))
+    assert not program.recheck(part, [right[0] + 1], "fp32"), "an engine that nobody agrees with raises no doubt"
+    said = str(program.recheck(part, right, "fp32"))
     program.exact(part)
     assert program.computed_by(2) == EVALUATOR
     return said

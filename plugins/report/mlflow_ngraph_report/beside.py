@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.tables.sheet import EMPTY, Cell, Sheet, number
-from mlflow_ngraph.text import decimals, rounded, whole
+from mlflow_ngraph.text import decimals, rounded, with_thousands
 from mlflow_ngraph.workloads.catalogue import paper_blocks, paper_models
 from mlflow_ngraph_report import texts
 from mlflow_ngraph_report.blocks import Block, Missing, Text
@@ -282,7 +282,7 @@ def _equal(key: str, what: str, rows: Sequence[tuple[str, str, float, float]], n
         title,
         [what, "number", *map(number, ("here", "paper", "equal"))],
         [
-            [name, figure, *(whole(float(value)) for value in pair), bool(pair[0] == pair[1])]
+            [name, figure, *(with_thousands(float(value)) for value in pair), bool(pair[0] == pair[1])]
             for name, figure, *pair in rows
         ],
         caption=f"{same} of {len(rows)} numbers are equal to the paper's.",

@@ -11,7 +11,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.tables.sheet import EMPTY, Cell, Sheet, number
-from mlflow_ngraph.text import NO_INTERVAL, decimals, whole
+from mlflow_ngraph.text import NO_INTERVAL, decimals, with_thousands
 from mlflow_ngraph_report import combined, texts
 from mlflow_ngraph_report.blocks import Missing
 from mlflow_ngraph_report.prepared import (
@@ -291,4 +291,4 @@ def _counts(row: dict[str, float]) -> list[float]:
 
 
 def _whole(count: float) -> str | None:
-    return None if pd.isna(count) else whole(float(count))
+    return None if pd.isna(count) else with_thousands(float(count))

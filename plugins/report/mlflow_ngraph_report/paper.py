@@ -17,7 +17,7 @@ from mlflow_ngraph.devices.registry import accelerator, misfit
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.text import counted
 from mlflow_ngraph.workloads.catalogue import paper_models
-from mlflow_ngraph.workloads.naming import stem
+from mlflow_ngraph.workloads.naming import base_label
 from mlflow_ngraph_report import texts
 from mlflow_ngraph_report.combined import Value
 from mlflow_ngraph_report.environment import Machine
@@ -122,7 +122,7 @@ def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
 
 def paper_device(device: str, machine: Machine | None) -> str | None:
     """The paper's device that one of ours is to be compared with: of the same name, else of the same kind."""
-    profile = stem(device)  # machines of one profile have their fingerprint behind it
+    profile = base_label(device)  # machines of one profile have their fingerprint behind it
     if profile in MACHINES:
         return profile
     if machine is None or not machine.fingerprint:

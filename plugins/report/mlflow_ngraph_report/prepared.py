@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mlflow_ngraph.analysis.compare import latest
-from mlflow_ngraph.metrics import EAGER, METRICS, called, with_estimates
+from mlflow_ngraph.metrics import EAGER, METRICS, baseline_phrase, with_estimates
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.base import WorkloadRef
@@ -57,7 +57,7 @@ class Prepared:
     @property
     def over(self) -> str:
         """The baseline as a sentence calls it."""
-        return called(self.baseline)
+        return baseline_phrase(self.baseline)
 
     @property
     def models(self) -> pd.DataFrame:

@@ -83,11 +83,11 @@ def command_of(package: Package, name: str, settings: Settings) -> tuple[list[st
 
 def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dict[str, str]]:
     """What a process that serves a package is told, and its environment."""
-    from mlflow_ngraph.engines.environment import of_manifest
+    from mlflow_ngraph.engines.environment import variables
 
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     order = Order(package.directory.absolute(), package.digest, name, settings, scratch)
-    return order, of_manifest(package.manifest, scratch)
+    return order, variables(package.manifest, scratch)
 
 
 def main(arguments: list[str]) -> int:
@@ -105,7 +105,7 @@ def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
     """
     from mlflow_ngraph.engines import environment
 
-    environment.enter()
+    environment.prepare_process()
     ended: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         # While it runs, the web server has handlers of its own; when it has ended it hands the signal on.

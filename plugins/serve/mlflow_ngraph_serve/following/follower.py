@@ -57,7 +57,7 @@ def follow(wanted: Wanted, say: Callable[[str], None]) -> None:
     """
     keeping = Keeping(wanted.directory)
     rules = trusting.load(wanted.trust)
-    trusting.admit(wanted.tracking_uri, rules)
+    trusting.require_source(wanted.tracking_uri, rules)
     with ExitStack() as stack:
         problem = stack.enter_context(keeping.held())
         if problem:
