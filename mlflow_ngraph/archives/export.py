@@ -1,4 +1,4 @@
-"""Studies become one file, with all that it takes to record them on any server and to check every figure."""
+"""Export studies into one file from which they can be recorded and recomputed anywhere."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Exported:
-    """An archive that was written."""
+    """A written archive."""
 
     path: Path
     size_bytes: int
     studies: tuple[ArchivedStudy, ...]
     lacking: Mapping[str, str]
-    """Engines that are not in it, by id, with why: they are missing or have changed."""
+    """Reasons for missing engines, by id: the files are gone or have changed."""
     signed_by: str | None
     """Fingerprint of the key."""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A study, and where its files lie."""
+    """A study with the places of its files."""
 
     study: ArchivedStudy
     files: Mapping[str, Path]
@@ -64,18 +64,16 @@ def export(
     replace: bool = False,
     on_wait: Callable[[Path], None] = lambda directory: None,
 ) -> Exported:
-    """Write studies into an archive. Equal studies give equal archives, to the last bit.
+    """Write studies into an archive. Equal studies give equal archives, bit for bit.
 
     Parameters
     ----------
-    directories : Sequence[Path]
-        Of the studies.
     key : Ed25519PrivateKey | None
         Signs it.
     replace : bool
-        Whether another file may be in its place.
+        Overwrite an existing file.
     on_wait : Callable[[Path], None]
-        Called before waiting for another process that runs or records one of them.
+        Called before waiting for a process that runs or records one of the studies.
 
     Raises
     ------
@@ -121,7 +119,7 @@ def export(
 
 
 def _source(directory: Path, derived: Path) -> _Source:
-    """The files of a study, its tables among them, which are made in the folder ``derived``."""
+    """Collect the files of a study. Tables are derived into the folder ``derived``."""
     record = replay.load(directory)
     files.write(record, directory, derived, None, {}, {})
     (derived / journal.FILE_NAME).unlink(missing_ok=True)
@@ -159,7 +157,7 @@ def _engines(record: StudyRecord) -> Iterator[tuple[str, str, Mapping[str, str]]
 
 
 def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | None) -> str | None:
-    """Write the archive; returns the fingerprint of the key."""
+    """Write the archive, and return the fingerprint of the key."""
     table = Contents(package=__version__, studies=tuple(source.study for source in sources))
     content, by = table.to_json(), None
     if len(content) > contents.MAX_BYTES:
@@ -193,7 +191,7 @@ def _add(writer: Writer, name: str, content: bytes) -> None:
 
 
 def _copy(place: Path, writer: Writer, size: int) -> str:
-    """Copy as much of a file as it had when it was listed; returns the digest of that."""
+    """Copy the listed number of bytes, and return their digest."""
     digest, left = hashlib.sha256(), size
     with place.open("rb") as stream:
         while left and (chunk := stream.read(min(left, _CHUNK))):

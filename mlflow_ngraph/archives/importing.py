@@ -1,7 +1,7 @@
-"""Studies out of an archive: first all of it is checked, and only then is anything written.
+"""Import studies from an archive, after all of it has been checked.
 
-Who made an archive may mean harm. Its bytes are compared with its table of contents (`tape`), every line of a journal with the
-check that it carries, and every engine with what the journal says of it. Nothing of it is loaded or run.
+An archive may be malicious. Its files are compared with its table of contents, lines of journals with their checks, and
+engines with the journal. Nothing from it is loaded or executed.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.processes import disk_space
 
 State = Literal["imported", "continued", "unchanged"]
-"""What became of a study: it was not here; what was here was the beginning of it; it, or more of it, was here already."""
+"""Result for a study: new, extended (the local journal was its beginning), or already present."""
 
 _LONGEST_LINE = 256 << 20
-"""Bytes of a line of a journal."""
+"""Largest line of a journal in bytes."""
 _OF_RECORDING = ("lane_recorded", "recording_failed", "study_recorded")
-"""Events that say nothing of what was measured."""
+"""Events that do not concern measurements."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive that has been checked."""
+    """A checked archive."""
 
     path: Path
     contents: Contents
     digest: str
-    """sha256 of its table of contents, which stands for all of it."""
+    """sha256 of the table of contents, which covers the whole archive."""
     trusted: Trusted
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A study of an archive that is here now."""
+    """An imported study."""
 
     study: ArchivedStudy
     directory: Path
@@ -59,12 +59,12 @@ class Arrived:
 
 
 def check(path: Path, rules: Rules) -> Archive:
-    """Read an archive to its end and compare everything in it; writes nothing.
+    """Verify every byte of an archive. Writes nothing.
 
     Parameters
     ----------
     rules : Rules
-        Whom to believe.
+        Trusted signers.
 
     Raises
     ------
@@ -92,14 +92,14 @@ def check(path: Path, rules: Rules) -> Archive:
 
 
 def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = lambda directory: None) -> list[Arrived]:
-    """Give the studies of an archive their places. Doing it again changes nothing.
+    """Extract the studies of an archive. Repeating it changes nothing.
 
     Parameters
     ----------
     studies : Path
-        The folder of all studies.
+        Folder of all studies.
     on_wait : Callable[[Path], None]
-        Called before waiting for another process that runs or records one of them.
+        Called before waiting for a process that runs or records one of the studies.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = la
 
 
 def _opened(reader: Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
-    """The table of contents, its signature, and what it says."""
+    """Read the table of contents and its signature."""
     content = reader.small(contents.FILE, contents.MAX_BYTES)
     if content is None:
         raise ArchiveError(f"{where}: is no archive of studies: 'mlflow-ngraph study export' writes such")
@@ -134,7 +134,7 @@ def _opened(reader: Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
 
 
 def _whole(reader: Reader, study: ArchivedStudy, name: str, file: ArchivedFile, where: str) -> Iterator[bytes]:
-    """The pieces of a file; its digest is compared when all of them were taken."""
+    """Pieces of a file. Its digest is compared after the last one."""
     digest = hashlib.sha256()
     for piece in reader.file(f"{study.study_id}/{name}", file.size):
         digest.update(piece)
@@ -144,7 +144,7 @@ def _whole(reader: Reader, study: ArchivedStudy, name: str, file: ArchivedFile, 
 
 
 def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> None:
-    """Make sure that a journal is one of this study, and that the engines of the archive are those that it speaks of."""
+    """Check the journal's study, and compare engines with the journal's digests."""
     try:
         record = replay.fold(journal.parsed(_lines(pieces, where), where))
     except replay.EventError as error:
@@ -160,7 +160,7 @@ def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> N
 
 
 def _engine_files(record: StudyRecord, where: str) -> dict[str, str]:
-    """sha256 by path within the study of all files of engines."""
+    """Digests of all engine files, by path within the study."""
     digests: dict[str, str] = {}
     for lane in record.lanes.values():
         for engine in lane.engines:
@@ -172,7 +172,7 @@ def _engine_files(record: StudyRecord, where: str) -> dict[str, str]:
 
 
 def _lines(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
-    """Whole lines of what comes in pieces; what stands behind the last one is one, too, and is none of a journal."""
+    """Split pieces into lines. A remainder without a newline is a line that no journal has."""
     begun = b""
     for piece in pieces:
         *lines, begun = (begun + piece).split(b"\n")
@@ -185,7 +185,7 @@ def _lines(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
 
 
 def _extract(archive: Archive, target: Path) -> None:
-    """Write what belongs into the directories of studies, and compare it once more: somebody may have changed it since."""
+    """Extract the files of study directories, comparing them again: the archive may have changed since."""
     where = str(archive.path)
     with archive.path.open("rb") as stream:
         reader = Reader(stream, where)
@@ -213,7 +213,7 @@ def _write(pieces: Iterable[bytes], output: IO[bytes]) -> None:
 
 
 def _settle(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]) -> Arrived:
-    """Give a study its name, unless it has it already."""
+    """Move a study to its place, unless it is there already."""
     with suppress(OSError):
         source.rename(place)  # onto nothing, or an empty directory
         return Arrived(study, place, "imported")

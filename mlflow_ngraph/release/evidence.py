@@ -1,4 +1,4 @@
-"""Why an engine was promoted, as Markdown in the description of its version: figures, what it is, where it comes from."""
+"""Description of a promoted version in Markdown: figures, identity and origin of the engine."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def markdown(
     comparison: Duel | None,
     overruled: Sequence[str],
 ) -> str:
-    """The description.
+    """Write the description.
 
     Parameters
     ----------
     cell : Mapping[str, Any] | None
-        The one that the candidate is judged by.
+        The candidate's best cell.
     over : tuple[str, Mapping[str, Any] | None] | None
-        The version of the champion before, and the cell that it is judged by.
+        Version of the previous champion, and its best cell.
     overruled : Sequence[str]
-        What spoke against the promotion, and was overruled.
+        Objections that were overruled.
     """
     manifest = candidate.manifest
     sizes = ", ".join(map(str, manifest.spec.batch_sizes))
@@ -63,7 +63,7 @@ def markdown(
 
 
 def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] | None] | None) -> Sheet:
-    """A table of figures, with those of the champion beside them where there is one."""
+    """Figures, beside those of the previous champion."""
     columns: list[tuple[str, Mapping[str, Any]]] = [("this engine", cell or {})]
     if over is not None:
         columns.append((f"version {over[0]} before", over[1] or {}))
@@ -106,7 +106,7 @@ def _facts(candidate: LoggedEngine, precision: str) -> Sheet:
 
 
 def figure(values: Mapping[str, Any], name: str) -> str:
-    """A figure with its 95 % interval, or with its standard deviation; empty where there is none."""
+    """Figure with its 95 % interval or standard deviation; empty where it is missing."""
     value = _number(values.get(name))
     if value is None:
         return ""
@@ -118,7 +118,7 @@ def figure(values: Mapping[str, Any], name: str) -> str:
 
 
 def _baseline(values: Mapping[str, Any]) -> str:
-    """What the ratios of a cell refer to; tables of older versions do not say it."""
+    """Baseline of a cell's ratios; eager execution in tables that do not record it."""
     label = values.get(BASELINE_COLUMN)
     return label if isinstance(label, str) and label else EAGER
 

@@ -1,4 +1,4 @@
-"""From a measured engine to the champion of a registered model, if it is better than the one before, and says why."""
+"""Promote a measured engine to champion of a registered model, if it is better."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What became of a candidate, or would."""
+    """Result of a promotion or a dry run."""
 
     state: Literal["promoted", "refused", "unchanged", "possible"]
     """``unchanged``: it is the champion already. ``possible``: it would be promoted."""
@@ -40,27 +40,27 @@ class Promotion:
     alias: str
     candidate: LoggedEngine
     version: str | None
-    """Of the candidate; None where it is not registered under this name."""
+    """Version of the candidate; None where it is not registered under this name."""
     over: str | None
-    """The version of the champion before; None where there was none."""
+    """Version of the previous champion; None without one."""
     comparison: Duel | None
     objections: tuple[str, ...]
-    """What speaks against it; overruled where it is promoted nevertheless."""
+    """Objections; overruled ones where it was promoted."""
     description: str
     """Markdown."""
     signed_by: str | None = None
-    """The key that signed it now."""
+    """Key that signed the promotion."""
 
 
 @dataclass(frozen=True)
 class _Champion:
-    """The version that an alias points at."""
+    """Version behind an alias."""
 
     version: str
     engine: LoggedEngine | None
     cell: Mapping[str, Any] | None
     problem: str
-    """Why there is no engine to compare with; empty where there is one."""
+    """Reason that the engine cannot be compared; empty if it can."""
 
 
 def promote(
@@ -153,7 +153,7 @@ def promote(
 
 
 def default_alias(device: str) -> str:
-    """The alias of a device's champion."""
+    """Alias of a device's champion."""
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', device)}-champion"
 
 
@@ -211,7 +211,7 @@ def _objections(
     metric: str,
     batch: int | None,
 ) -> tuple[str, ...]:
-    """What speaks against a promotion, each in one clause."""
+    """Objections to a promotion, one clause each."""
     at = "" if batch is None else f" at batch {batch}"
     objections = list(candidate.doubts)
     if cell is None:
@@ -237,7 +237,7 @@ def _objections(
 
 
 def _tags(promotion: Promotion, metric: str, cell: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the version says to programs."""
+    """Tags of the version."""
     candidate = promotion.candidate
     compared = promotion.comparison
     record = {

@@ -1,8 +1,7 @@
-"""Engines that nobody needs any more, by rule, and taking them away with their files.
+"""Prune engines by rule, with their files.
 
-MLflow deletes a LoggedModel and leaves its files where they are. So the files go first: an engine is marked, which
-keeps everybody from using it, then its files are deleted, and then its LoggedModel. Whatever is interrupted on that
-way is marked, and the next time it goes before all others.
+MLflow deletes a LoggedModel and leaves its files. Here an engine is marked first, which prevents its use. Then its
+files are deleted, then its LoggedModel. Interrupted removals are finished first next time.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ if TYPE_CHECKING:
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 GROUP = ("workload", "device", "batch")
-"""Engines are ranked among those that are equal in these."""
+"""Columns that define a ranking."""
 _VERSIONS = "mlflow.modelVersions"
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which engines stay. One that no rule keeps goes, if it is old enough."""
+    """Rules for engines to keep. Other engines are pruned if old enough."""
 
     keep_best: int | None = None
-    """So many of each workload, device and batch size, by the metric; only ``ok`` cells count."""
+    """Number to keep per workload, device and batch size; only ``ok`` cells count."""
     keep_newest: int | None = None
     older_than_s: float | None = None
-    """Only engines of this age go."""
+    """Minimum age of pruned engines."""
     metric: str = "throughput"
     registered: bool = False
-    """Whether engines with a registered version may go, unless an alias points at it."""
+    """Prune engines with a registered version, unless an alias points at it."""
     aliased: bool = False
-    """Whether those with an alias may go, too."""
+    """Prune engines with an alias, too."""
 
     def superfluous(self, engines: Sequence[Stocked]) -> list[Stocked]:
-        """The engines that go, the oldest first."""
+        """Engines to prune, the oldest first."""
         kept = {*self._best(engines), *self._newest(engines)}
         superfluous = [
             engine
@@ -88,14 +87,14 @@ class Rules:
 
 
 def sizes(engines: Sequence[Stocked]) -> dict[str, int]:
-    """Bytes that the files of each engine take on its server, by model id; what is gone already takes none."""
+    """Bytes of each engine's files on its server, by model id."""
     with ThreadPoolExecutor(AT_ONCE, "ngraph-sizes") as pool:
         bytes_taken = pool.map(_size, engines)
         return {engine.model_id: size for engine, size in zip(engines, bytes_taken, strict=True)}
 
 
 def remove(engine: Stocked) -> None:
-    """Delete an engine: its files, the versions made from it, and its LoggedModel. Can be repeated.
+    """Delete an engine's files, its versions, and its LoggedModel. Can be repeated.
 
     Raises
     ------
@@ -141,7 +140,7 @@ def _restore(client: MlflowClient, engine: Stocked) -> None:
 
 
 def _repository(engine: Stocked) -> Any:
-    """Where the files of an engine are.
+    """Artifact repository of an engine's files.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The columns of the tidy table with their types, whatever wrote them. Light: verbs that only read begin with it."""
+"""Columns and types of the tidy table. Imports little, because verbs that only read start here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS = sorted(set(_TYPES.values()))
 
 
 def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
-    """The documented columns that are asked for, in their order and with their types, whatever the rows had."""
+    """Select the documented columns with their types."""
     known = [name for name in TABLE if name in columns]
     others = [name for name in frame.columns if name not in known]
     # A column of its own for each one that is missing would take longer than all that rows have.
@@ -47,7 +47,7 @@ def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
 
 
 def cast(table: pa.Table) -> pa.Table:
-    """A table with the types of the documented columns, so that tables of many versions fit together."""
+    """Cast the documented columns, so that tables of all versions can be joined."""
     types = [_arrow(field) for field in table.schema]
     for place, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):

@@ -1,4 +1,4 @@
-"""The metrics that a results table has: those of this package, and those that its studies declare themselves."""
+"""Metrics of a results table: those of the package, and those that its studies declare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMN = "custom_metrics"
 
 
 def known(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Every metric of the table, by name; of one that studies declare differently the latest declaration counts."""
+    """Every metric of the table by name. The latest of several declarations counts."""
     metrics = {name: metric for name, metric in CELL_METRICS.items() if name in frame.columns}
     if COLUMN not in frame.columns:
         return metrics
