@@ -1,4 +1,4 @@
-"""Figures 7, 10 and 11 of the paper: how stacked blocks behave over depth, width and batch size."""
+"""Figures 7, 10 and 11 of the paper: stacked blocks over depth, width and batch size."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _needs(target: str) -> str:
 
 
 def _each(frame: pd.DataFrame, key: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """The cells of each device and variant of a block, with a key and what is to be added to the title."""
+    """Cells of each device and variant of a block, with a key and an addition to the title."""
     several = frame["block"].nunique() > 1, frame["device"].nunique() > 1
     for number, ((block, device), own) in enumerate(frame.groupby(["block", "device"])):
         name = "".join(f", {text}" for text, varies in zip((block, device), several, strict=True) if varies)

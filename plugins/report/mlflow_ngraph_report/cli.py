@@ -77,7 +77,6 @@ def report(
 
 
 def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
-    """The results of the study runs that are named."""
     if not runs:
         return frame
     from mlflow_ngraph.analysis import study_names
@@ -97,7 +96,7 @@ def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _log(drawn: Drawn, frame: pd.DataFrame, servers: dict[str, Server], *, named: bool) -> list[str]:
-    """Log everything to the runs that the report is about; to none where it is about all that there is."""
+    """Log the report to the runs that it is about; to none if it covers all results."""
     from mlflow_ngraph_report import report_log
     from mlflow_ngraph_report.files import PAGE, write
 

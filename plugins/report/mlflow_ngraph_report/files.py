@@ -1,4 +1,4 @@
-"""A report as files: one page, Markdown, and beside them every figure and the numbers of everything."""
+"""Files of a report: HTML page, Markdown, figures and data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIGURES, DATA = "figures", "data"
 
 @dataclass(frozen=True)
 class Drawn:
-    """A report whose figures are drawn."""
+    """A report with drawn figures."""
 
     report: Report
     svg: Mapping[str, str]
@@ -26,11 +26,11 @@ class Drawn:
     png: Mapping[str, bytes]
 
     def html(self) -> str:
-        """The page, with everything in it."""
+        """Render the page."""
         return page.render(self.report, self.svg)
 
     def files(self) -> dict[str, bytes]:
-        """The content of every file by its path."""
+        """Content of every file by path."""
         contents: dict[str, bytes] = {}
         where: dict[str, dict[str, str]] = {}
         for key, text in self.svg.items():
@@ -58,7 +58,7 @@ def draw(report: Report) -> Drawn:
 
 
 def write(drawn: Drawn, target: Path) -> list[Path]:
-    """Write a report: the page alone where ``target`` ends with ``.html``, else everything into that directory.
+    """Write a report: only the page if ``target`` ends with ``.html``, else all files into that directory.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Heat maps beside each other, with the numbers in them."""
+"""Heat maps side by side, with numbers in their cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _COLOURS = "cividis"
-"""Read alike by those who see all colours and those who do not."""
+"""Colours that colour-blind readers can tell apart."""
 _BESIDE = 3
 _LIGHT, _DARK = "#fafafa", "#101418"
 
@@ -27,12 +27,11 @@ class HeatMaps:
     """A map for each series."""
 
     data: pd.DataFrame
-    """As `points.means` makes it: ``x`` is the horizontal axis and ``column`` the vertical one."""
+    """Data of `points.means`, with ``x`` as the horizontal axis and ``column`` as the vertical one."""
     x: str
     y: str
 
     def draw(self) -> Canvas:
-        """Draw them."""
         from matplotlib.colors import Normalize
 
         series = list(dict.fromkeys(self.data["series"]))

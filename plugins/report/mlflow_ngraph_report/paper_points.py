@@ -1,4 +1,4 @@
-"""Number by number: what of one's own results has a counterpart in the paper's tables 3, 6, 7 and 8."""
+"""Numbers with a counterpart in the paper's tables 3, 6, 7 and 8."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TARGETS = {"t7": "conv", "t8": "mha"}
 
 
 def points(chosen: Comparable) -> dict[str, list[PaperPoint]]:
-    """Everything that can be set beside the paper, by table."""
+    """Comparable numbers by table."""
     return {
         "t3": list(_compile_seconds(chosen)),
         "t6": list(_families(chosen)),
@@ -83,7 +83,7 @@ def _families(chosen: Comparable) -> Iterator[PaperPoint]:
 
 
 def _common(cells: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """The models and batch sizes that a compiler and the baseline have, in the same order."""
+    """Models and batch sizes that a compiler shares with the baseline, in the same order."""
     keys = ["label", "batch"]
     compiled, eager = (part.drop_duplicates(keys).set_index(keys).sort_index() for part in (cells, base))
     both = compiled.index.intersection(eager.index)

@@ -1,4 +1,4 @@
-"""Put a report beside the study that it is about."""
+"""Log a report to a study run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _BEGINNING = "[Report](#/"
 
 
 def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
-    """Log a directory as the report of a study run, in place of an earlier one, and link to it from the run's note.
+    """Log a directory as the report of a study run, replacing an earlier one, and link to it from the run's note.
 
     Parameters
     ----------
     page : str
-        The path of the page within ``directory``.
+        Path of the page within ``directory``.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
 
 
 def _link(client: MlflowClient, run_id: str, path: str) -> None:
-    """Put a link below the answer that the note begins with; the rest stays, as far as there is room."""
+    """Put a link below the first paragraph of the note, and keep the rest as far as it fits."""
     run = client.get_run(run_id)
     parts = run.data.tags.get(Tag.NOTE, "").split("\n\n")
     link = f"[Report]({views.run_link('', run.info.experiment_id, run_id, f'/artifacts/{path}')[1:]})"
