@@ -1,4 +1,4 @@
-"""What differs between two runs: flags, versions, the machine and its state, and results."""
+"""Differences between two runs: flags, versions, the machine and its state, and results."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ from mlflow_ngraph.verdicts import Verdict
 
 ASPECTS = ("study", "flags", "versions", "machine", "state", "results")
 COLUMNS = ("aspect", "name", "left", "right", "change", "ci_low", "ci_high", "p", "notices", "differs")
-"""Columns of a difference; ``change`` is that of the right side, as a share of the left one."""
+"""Columns of a difference; ``change`` is a share of the left side."""
 STATE = ("clock_mhz", "temperature_c", "foreign_cpu_percent", "power_w")
-"""What the results tell about the machine while it was measured: medians over the cells that both runs have."""
+"""State of the machine while measuring: medians over the cells of both runs."""
 _STATE_MARGIN = 0.05
 _LANE = ("workload", "compiler_label", "precision", "mode")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run says."""
+    """Contents of a run."""
 
     run_id: str
     kind: str
     """Of `Kind`: a study or a lane."""
     study: Mapping[str, str]
-    """The keys of the study."""
+    """Keys of the study."""
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
-    """The fingerprint."""
+    """Fingerprint of the machine."""
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Its rows of the tidy table."""
+    """Rows of the tidy table."""
     commit: str = ""
     name: str = ""
-    """As the user wrote it; behind the name of a study which one was taken."""
+    """Name as given by the user, with the chosen study."""
 
 
 def read(named: str, tracking_uri: str | None = None) -> Run:
-    """A study run or a lane run of a tracking server.
+    """Read a study run or a lane run from a tracking server.
 
     Parameters
     ----------
     named : str
-        The id of a run, or the name or id of a study, of which the latest one counts.
+        Id of a run, or name or id of a study; the latest one of a name counts.
 
     Raises
     ------
@@ -105,10 +105,10 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
 
 
 def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFrame:
-    """What differs between two runs.
+    """Compare two runs.
 
-    Cells are the same if workload, compiler with flags, precision, mode and batch size are; of two lanes, if the batch
-    size is. A result differs if Holm's method, over all cells together, rejects that nothing changed, or the verdict does.
+    Cells correspond if workload, compiler with flags, precision, mode and batch size are equal; for two lanes, if the
+    batch size is. A result differs if its verdict does, or if Holm's method over all cells rejects equality.
 
     Returns
     -------
@@ -171,7 +171,7 @@ def _unequal(aspect: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> 
 
 
 def _flags(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], kind: str) -> list[dict[str, Any]]:
-    """Flags with another value in force, once for all cells of a compiler in which they differ alike."""
+    """Flags with different effective values, merged over the cells of a compiler that differ alike."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for old, new in pairs:
         sides = [
@@ -254,7 +254,7 @@ def _shown(row: Any, metric: str) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
+    """Flatten nested keys, joined by dots."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

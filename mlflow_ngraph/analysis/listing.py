@@ -1,8 +1,8 @@
-"""The study runs of a tracking server: which there are, what they are tagged with, and how to read one file of theirs.
+"""Study runs of tracking servers, with their tags and results tables.
 
-This is what a person waits for who compares results that this machine has read before. Hence a plain server and a SQLite
-file are asked directly, without importing MLflow, which takes longer than the answer. Everything else is asked for with
-MLflow's own client: it knows whose runs somebody sees, such as those of a workspace.
+Speed matters here: users wait for it before cached results can be shown. Plain servers and SQLite files are queried
+directly, because importing MLflow takes longer than the answer. All others go through MLflow's client, which knows
+about permissions and workspaces.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 GIT_COMMIT = "mlflow.source.git.commit"
 PARALLEL = 8
-"""Files that are read at once."""
+"""Files read concurrently."""
 _TIMEOUT = 30.0
 _PAGE = 1000
 _RUNS_AT_ONCE = 10_000
-"""MLflow looks at a database anew for every page."""
+"""Page size. MLflow repeats the database query for each page."""
 _ASKED_AT_ONCE = 100
-"""Runs that a server is asked for at a time; it refuses more."""
+"""Most runs in one request; servers refuse more."""
 _IN_EVERY_LANE = "cells_total"
-"""A metric that each lane run has. Whole runs would be slow to read."""
+"""A metric of every lane run. Reading whole runs would be slow."""
 _HISTORIES = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
 _LANES = f"tags.`{Tag.KIND}` = '{Kind.LANE}'"
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A study run that is not deleted and that no other run took over."""
+    """A study run that is neither deleted nor taken over by another one."""
 
     run_id: str
     experiment: str
@@ -54,17 +54,17 @@ class Listed:
 
     @property
     def digest(self) -> str:
-        """sha256 of its results table; empty where the run does not say."""
+        """sha256 of the results table; empty if not recorded."""
         return self.tags.get(Tag.RESULTS_SHA256, "")
 
 
 class Server:
-    """One tracking server as a source of study runs.
+    """A tracking server as a source of study runs.
 
     Parameters
     ----------
     tracking_uri : str | None
-        Where to read; MLflow's own default when left out.
+        Server to read; MLflow's default when left out.
     """
 
     def __init__(self, tracking_uri: str | None = None) -> None:
@@ -74,12 +74,12 @@ class Server:
 
     @property
     def name(self) -> str:
-        """The address without passwords."""
+        """Address without passwords."""
         return addresses.shown(self.uri)
 
     @property
     def client(self) -> MlflowClient:
-        """MlflowClient of a server that answered.
+        """MlflowClient of a server that has answered.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class Server:
         return self._client
 
     def study_runs(self) -> list[Listed]:
-        """All study runs of all experiments, in no order.
+        """All study runs of all experiments, unordered.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class Server:
         return [run for run in runs if Tag.RESUMED_BY not in run.tags]
 
     def experiments(self) -> list[str]:
-        """The names of all experiments that are not deleted."""
+        """Names of all experiments that are not deleted."""
         with self.talking():
             experiments: list[Experiment] = connection.every(
                 lambda token: self.client.search_experiments(page_token=token)
@@ -114,7 +114,7 @@ class Server:
         return [experiment.name for experiment in experiments]
 
     def study_run(self, run_id: str) -> Listed:
-        """The study run of this id, or the one that this run is a lane of.
+        """Find a study run by its id or by the id of a lane run.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class Server:
             return _of_client(run, self.client.get_experiment(run.info.experiment_id).name)
 
     def quick_results(self, run: Listed) -> bytes | None:
-        """The content of the results table of a run, or None if it is not to be had without MLflow's client."""
+        """Read a results table without MLflow's client; None if that is impossible."""
         if run.digest:
             for read in (_local, self._proxied):
                 content = read(run.artifact_uri)
@@ -135,9 +135,9 @@ class Server:
         return None
 
     def results(self, run: Listed) -> bytes | None:
-        """The content of the results table of a run; None when the study has not got as far as writing one.
+        """Read a results table; None before the study has written one.
 
-        To be called within `talking`, as is `again`.
+        Call it within `talking`, and `again` as well.
         """
         with tempfile.TemporaryDirectory() as directory:
             if Artifact.RESULTS not in {file.path for file in self.client.list_artifacts(run.run_id)}:
@@ -145,20 +145,20 @@ class Server:
             return Path(self.client.download_artifacts(run.run_id, Artifact.RESULTS, directory)).read_bytes()
 
     def again(self, run: Listed) -> Listed:
-        """The run as it is now."""
+        """Reload a run."""
         return _of_client(self.client.get_run(run.run_id), run.experiment)
 
     def deleted(self, lane_runs: Collection[str], experiment_ids: Collection[str]) -> frozenset[str]:
-        """Those of some lane runs that somebody has put into MLflow's trash, or that ``mlflow gc`` has removed from it.
+        """Lane runs in MLflow's trash, or removed by ``mlflow gc``.
 
-        What another run of the same lane takes the place of is none of them: the table of its study is about to name that one.
+        A run replaced by another one of its lane is not included. Its study's table is about to name the new one.
 
         Parameters
         ----------
         lane_runs : Collection[str]
-            Their ids.
+            Ids of lane runs.
         experiment_ids : Collection[str]
-            Where they are.
+            Experiments to search.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class Server:
         return [_of_client(run, "") for run in runs]
 
     def _told_by_rest(self, lane_runs: Sequence[str]) -> list[str]:
-        """Those that are there, if the server tells of so many at a time."""
+        """Existing runs by REST, if the server accepts so many ids."""
         asked = {"run_id": lane_runs, "metric_key": _IN_EVERY_LANE}
         answer = self._http().get(self._base + _HISTORIES, params=asked, timeout=_TIMEOUT)
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.ok else []
@@ -244,7 +244,6 @@ class Server:
         return None
 
     def _search(self, what: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
-        """All pages of a search."""
         entries: list[dict[str, Any]] = []
         token = None
         while True:
@@ -258,7 +257,7 @@ class Server:
                 return entries
 
     def _proxied(self, artifact_uri: str) -> bytes | None:
-        """The table through the server's own artifact service."""
+        """Read the table through the server's artifact service."""
         address = plain_http.artifact_address(self.uri, f"{artifact_uri}/{Artifact.RESULTS}")
         if address is None:
             return None
@@ -292,7 +291,7 @@ class Server:
         return [_of_client(run, names[run.info.experiment_id]) for run in runs]
 
     def talking(self) -> AbstractContextManager[None]:
-        """What requests by way of MLflow's client stand in: their failures are one line.
+        """Context for MLflow's client that turns failures into one line.
 
         Raises
         ------
@@ -305,27 +304,27 @@ class Server:
 
 @dataclass(frozen=True)
 class Found:
-    """The study runs of one or several tracking servers."""
+    """Study runs of one or several tracking servers."""
 
     servers: tuple[Server, ...]
     runs: dict[str, list[Listed]]
-    """By the address of the server."""
+    """Runs by the address of the server."""
     complete: bool
-    """Whether these are all that there are."""
+    """True if no run was filtered out."""
     notes: list[str] = field(default_factory=list)
-    """What a reader of results should know, such as runs that were left out; grows while results are read."""
+    """Remarks for readers, such as runs left out. Reading results adds more."""
     lanes: dict[str, list[str]] = field(default_factory=dict)
-    """The lane runs that results are of, by the name of the server; known once results are read."""
+    """Lane runs of the results, by server name; filled when results are read."""
     withdrawn: dict[str, list[str]] = field(default_factory=dict)
-    """Those of them that are deleted."""
+    """Deleted lane runs among them."""
 
     def deleted(self, lanes: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
-        """Which lane runs are deleted, by the name of the server.
+        """Find deleted lane runs, by server name.
 
         Parameters
         ----------
         lanes : Mapping[str, Collection[str]]
-            The runs in question, by the name of the server.
+            Lane runs to check, by server name.
 
         Raises
         ------
@@ -342,16 +341,16 @@ class Found:
 def find(
     tracking_uri: str | Sequence[str] | None = None, experiments: Sequence[str] | None = None, run: str | None = None
 ) -> Found:
-    """The study runs that are meant.
+    """Find study runs.
 
     Parameters
     ----------
     tracking_uri : str | Sequence[str] | None
-        One server or several; MLflow's own default when left out.
+        One server or several; MLflow's default when left out.
     experiments : Sequence[str] | None
-        Names; all of them when left out.
+        Names; all when left out.
     run : str | None
-        The id of a study run, or of one of its lane runs, that is meant alone.
+        Id of a study run or lane run to read alone.
 
     Raises
     ------
@@ -377,7 +376,7 @@ def find(
 
 
 def study_run(client: MlflowClient, run_id: str) -> Run:
-    """The study run of this id, or the one that this run is a lane of.
+    """Find a study run by its id or by the id of a lane run.
 
     Raises
     ------
@@ -390,7 +389,7 @@ def study_run(client: MlflowClient, run_id: str) -> Run:
 
 
 def _local(artifact_uri: str) -> bytes | None:
-    """The table of a run whose artifacts lie on this machine."""
+    """Read the table of a run with artifacts on this machine."""
     parts = urlsplit(artifact_uri)
     if parts.scheme not in ("", "file") or parts.netloc:
         return None

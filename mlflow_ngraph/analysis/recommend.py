@@ -1,4 +1,4 @@
-"""What to run: the best cell for an objective under limits, per workload and device or for a whole fleet of devices."""
+"""Recommendation: the best cell for an objective under limits, per device or for a whole fleet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
 _AT_RATE = "latency-at-rate"
-"""The objective that asks for a rate."""
+"""Objective that needs a rate."""
 Floats = NDArray[np.float64]
 
 COLUMNS = (
@@ -48,11 +48,11 @@ def recommend(
     selection: Selection | None = None,
     **filters: Sequence[Any] | None,
 ) -> pd.DataFrame:
-    """The best cell for each workload and device, what is as good, and what everything else costs.
+    """Recommend a cell for each workload and device, with ties and losses.
 
-    Of a cell that was measured several times the latest study counts. Only ``ok`` cells are recommended, and none where
-    another one could be better by more than `objectives.AS_GOOD`, for all that can be told. Limits are compared with the
-    numbers as they were measured, not with the ends of their intervals.
+    The latest study of each cell counts. Only ``ok`` cells are recommended. There is no recommendation where another
+    cell could be better by more than `objectives.AS_GOOD`. Limits apply to measured numbers, not to the ends of their
+    intervals.
 
     Parameters
     ----------
@@ -76,9 +76,12 @@ def recommend(
     pd.DataFrame
         One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
         the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and
-        devices for which nothing keeps all limits, with the reasons, ``attrs["answers"]`` the sentence for each other one, and
-        ``attrs["undecided"]`` those of them for which nothing is ``best`` because of ``rivals`` that could beat it; ``attrs["between_studies"]`` what another study changes on the
-        machines of which that can be told; ``attrs`` also says ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``,
+        devices for which nothing keeps all limits, with the reasons, ``attrs["answers"]`` the sentence for each other
+        one, and
+        ``attrs["undecided"]`` those of them for which nothing is ``best`` because of ``rivals`` that could beat it;
+        ``attrs["between_studies"]`` what another study changes on the
+        machines of which that can be told; ``attrs`` also says ``objective``, ``metric``, ``baseline`` (of ratios),
+        ``unit``,
         ``better``, ``limits``, ``fleet`` and ``front``.
 
     Raises
@@ -86,7 +89,8 @@ def recommend(
     UnknownNameError
         There is no such objective or metric, or a filter names what the table does not have.
     UsageError
-        Neither high nor low is better; no cell has the metric; a metric refers to several baselines; or no cell fits all
+        Neither high nor low is better; no cell has the metric; a metric refers to several baselines; or no cell fits
+        all
         filters.
     """
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
@@ -145,7 +149,7 @@ def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
 
 
 def _columns(metrics: Sequence[str]) -> set[str]:
-    """The columns of the tidy table that are looked at."""
+    """Needed columns of the tidy table."""
     return {
         *COLUMNS,
         *rivals.needed(metrics[0]),
@@ -179,7 +183,7 @@ def _check_measured(chosen: pd.DataFrame, metric: str) -> None:
 
 
 def _fitting(compared: Comparison, limits: Sequence[Limit]) -> tuple[NDArray[np.bool_], list[tuple[str, ...]]]:
-    """Which cells are candidates, and of each cell what speaks against it."""
+    """Mark the candidates, and give each excluded cell's reason."""
     chosen, metric = compared.frame, compared.metric.name
     ok = (chosen["verdict"] == str(Verdict.OK)).to_numpy(bool)
     has, ranks = chosen[metric].notna().to_numpy(bool), compared.ranks
@@ -199,7 +203,7 @@ def _fitting(compared: Comparison, limits: Sequence[Limit]) -> tuple[NDArray[np.
 def _per_device(
     compared: Comparison, groups: Sequence[NDArray[np.int_]], between: Mapping[Machine, Between]
 ) -> pd.DataFrame:
-    """Candidates with rank, ties and losses, within each workload and device, and which may lead in another study."""
+    """Rank candidates within each workload and device, with ties, losses, and possible leaders of another study."""
     parts = []
     for places in groups:
         first = np.arange(len(places)) == 0
@@ -220,7 +224,7 @@ def _per_device(
 
 
 def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats]:
-    """How much worse than the best, as a share of it; the best itself loses nothing."""
+    """Loss relative to the best, as a share; zero for the best."""
     with np.errstate(divide="ignore", invalid="ignore"):
         plain = values / values[0]
     tested = np.isfinite(ratios.error) & (not is_complement(metric.name))
@@ -232,14 +236,14 @@ def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats
 
 
 def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
-    """Which rows no other row beats: is as good in everything and better in something. Rows with NaN are not on it.
+    """Mark rows on the Pareto front. Rows with NaN are not on it.
 
     Parameters
     ----------
     values : Floats
-        One row a candidate, one column a metric.
+        One row per candidate, one column per metric.
     lower : Sequence[bool]
-        Of each metric whether lower is better.
+        Metrics for which lower is better.
     """
     known = ~np.isnan(values).any(axis=1)
     turned = np.where(np.array(lower, bool), values, -values)
@@ -254,7 +258,7 @@ def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
 def _described(
     ranked: pd.DataFrame, candidates: pd.DataFrame, metric: str, shown: Sequence[str], metrics: Mapping[str, Metric]
 ) -> pd.DataFrame:
-    """The ranked candidates with everything that is told about them."""
+    """Ranked candidates with all columns."""
     table = candidates.iloc[ranked["place"].to_numpy(int)].reset_index(drop=True)
     for name in ranked.columns.drop("place"):
         table[name] = ranked[name].to_numpy()
@@ -284,7 +288,7 @@ def _described(
 def _nothing(
     chosen: pd.DataFrame, table: pd.DataFrame, why: Sequence[tuple[str, ...]], fleet: Fleet | None
 ) -> list[dict[str, Any]]:
-    """Workloads and devices without a choice, and how often which reason spoke against a cell."""
+    """Workloads and devices without a choice, with the number of cells by reason."""
     known = set(zip(table["workload"], table["device"], strict=True))
     missing = []
     for inside in chosen.groupby(["workload", "device"], sort=False).indices.values():

@@ -1,4 +1,4 @@
-"""A study by its name: the latest run of that name, where it is clear which one is meant."""
+"""Lookup of studies by name, with a check for ambiguity."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from mlflow_ngraph.execute.study_directories import counted_back, too_few
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 COLUMNS = ("study", "study_id", "run_id", "device", "experiment", "started_at")
-"""The columns of the tidy table that are looked at."""
+"""Needed columns of the tidy table."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """The study run that a name means."""
+    """Study run behind a name."""
 
     run_id: str
     study_id: str
     runs: int
-    """How many studies have the name."""
+    """Number of studies with the name."""
     back: int = 0
-    """How many of them are later."""
+    """Number of later ones."""
 
     @property
     def said(self) -> str:
-        """Which one was taken."""
+        """Description of the choice."""
         place = f"{self.back} before the latest" if self.back else "the latest"
         return f"{f'{place} of {self.runs} studies, ' if self.runs > 1 else ''}{self.study_id}"
 
 
 def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
-    """The id of the run that somebody names by it, or by a study of a server, and what was taken.
+    """Find a run by its id or by a study, and describe the choice.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
 
 
 def find(frame: pd.DataFrame, name: str) -> Named | None:
-    """The study of an id, the latest one of a name, or with ``~1`` behind it the one before; None where no result is of one.
+    """Find a study by id, or the latest of a name, or with ``~1`` the one before; None if no result matches.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def find(frame: pd.DataFrame, name: str) -> Named | None:
 
 
 def before(frame: pd.DataFrame, study_id: str) -> Named | None:
-    """The study of the same name, device and experiment that began before another one; None where there is none."""
+    """Previous study of the same name, device and experiment; None without one."""
     rows = frame.sort_values("started_at", kind="stable").drop_duplicates("study_id", keep="last")
     known = rows[rows["study_id"] == study_id]
     if known.empty:

@@ -1,8 +1,7 @@
-"""The results tables of many study runs, each read once: fetched in parallel, kept on this machine by their digest.
+"""Cache of results tables, fetched concurrently.
 
-A kept table is named by its run and by the sha256 of the file that the run carries, which the run's tags tell. So a
-study that was recorded again has another name, whoever wrote it, and one that was deleted is not asked for any more.
-Several processes may use the same directory: files are written beside their place and renamed into it.
+The key is the run and the sha256 of its file, which the run's tags carry. So a study recorded again gets another key,
+and deleted ones are never looked up. Several processes may share the directory: files are written aside and renamed.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from mlflow_ngraph.text import harmless
 from mlflow_ngraph.tracking import connection
 
 _ATTEMPTS = 3
-"""How often a table is read again that does not fit the digest: somebody may be replacing both at this moment."""
+"""Attempts at reading a table that does not match its digest. Another process may be replacing both."""
 _LONGEST_RECORDING = 50
 _BETWEEN_S = 0.2
 _Read: TypeAlias = pa.Table | BadTableError | None
 
 
 class TableCache:
-    """Tables of one tracking server on this machine.
+    """Cached tables of one tracking server.
 
     Parameters
     ----------
     directory : Path
-        Made when something is kept in it.
+        Created on demand.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,12 +45,12 @@ class TableCache:
 
     @classmethod
     def of(cls, uri: str) -> TableCache:
-        """The cache of a server, below the user's cache directory."""
+        """Cache of a server, in the user's cache directory."""
         place = hashlib.sha256(uri.encode()).hexdigest()[:16]
         return cls(user_cache.directory("results") / place)
 
     def get(self, run: Listed, columns: Collection[str] | None) -> pa.Table | None:
-        """The table of a run as it is now, if it is here and whole."""
+        """Current table of a run; None if it is missing or damaged."""
         if not run.digest:
             return None
         try:
@@ -66,14 +65,16 @@ class TableCache:
             return None
 
     def put(self, run: Listed, table: pa.Table) -> None:
-        """Keep a table in place of an earlier one of the run; a full or read-only disk only makes it slower."""
+        """Keep a table, replacing an earlier one of the run. Failures are ignored: a full or read-only disk only makes
+        it slower.
+        """
         content = pa.BufferOutputStream()
         with ipc.new_file(content, table.schema, options=ipc.IpcWriteOptions(compression="lz4")) as sink:
             sink.write_table(table)
         user_cache.keep(self._path(run), memoryview(content.getvalue()))
 
     def keep_only(self, runs: Sequence[Listed]) -> None:
-        """Remove the tables of runs that are gone, and earlier ones of those that are not."""
+        """Remove tables of other runs, and earlier tables of these."""
         current = {self._path(run).name for run in runs}
         with suppress(OSError):
             for entry in os.scandir(self._directory):
@@ -91,16 +92,16 @@ def read(
     cache: TableCache | None,
     refused: Callable[[str], None],
 ) -> list[tuple[Listed, pa.Table]]:
-    """The tables of study runs, in the order of ``runs``; a run without one is left out, and so is one with a bad one.
+    """Tables of study runs, in order. Runs without a valid table are left out.
 
     Parameters
     ----------
     columns : Collection[str] | None
-        Read only these, where a table has them; all when left out.
+        Columns to read, where a table has them; all when left out.
     cache : TableCache | None
         None reads everything from the server.
     refused : Callable[[str], None]
-        Told of every table that is not one of a study, with its run.
+        Called with a message for each invalid table.
 
     Raises
     ------
@@ -125,7 +126,7 @@ def read(
 def _fill(
     by_run: dict[str, _Read], runs: Sequence[Listed], tables: Iterable[_Read], columns: Collection[str] | None
 ) -> None:
-    """Put tables in their places, cut down to the wanted columns at once: all of them together are large."""
+    """Store tables, reduced to the wanted columns at once, because all columns of all tables need much memory."""
     for run, table in zip(runs, tables, strict=True):
         if isinstance(table, pa.Table) and columns is not None:
             table = table.select([name for name in table.column_names if name in columns])  # noqa: PLW2901
@@ -138,7 +139,7 @@ def _attempt(
     run: Listed,
     cache: TableCache | None,
 ) -> _Read:
-    """The table of a run, or what is wrong with it: that is no reason to go without those of the others."""
+    """Table of a run, or its error. One bad table must not prevent reading others."""
     try:
         return how(server, run, cache)
     except BadTableError as error:
@@ -149,7 +150,7 @@ def _attempt(
 
 
 def _quickly(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
-    """The table that the run's tags speak of, or None if it is not to be had without MLflow's client."""
+    """Read the table without MLflow's client; None if that is impossible."""
     content = server.quick_results(run)
     if content is None or _digest(content) != run.digest:
         return None
@@ -157,7 +158,7 @@ def _quickly(server: Server, run: Listed, cache: TableCache | None) -> pa.Table 
 
 
 def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
-    """The table by way of MLflow's client."""
+    """Read the table with MLflow's client."""
     unchanged = 0
     for _ in range(_LONGEST_RECORDING):
         content = server.results(run)

@@ -1,4 +1,4 @@
-"""Where the scatter of a study's cells comes from, what pairing takes out of it, and how long a slice should be."""
+"""Sources of a study's variance, the effect of pairing, and the best length of a slice."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ _SLICE = ["session", "round"]
 
 
 def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
-    """Take the scatter of a study's cells apart.
+    """Decompose the variance of a study's cells.
 
     Parameters
     ----------
     source : str
-        The directory of a study, or the id of a study run or of one of its lane runs.
+        Directory of a study, or id of a study run or lane run.
 
     Returns
     -------
     pd.DataFrame
-        One row a cell that was timed: how many processes, slices and repetitions there were; for each of these levels the
-        standard deviation that it adds, as a share of a duration, and its share of the variance of the cell's mean (missing
-        where it cannot be told); the repetitions of a slice, and with how many of them a given time would tell most; what
+        One row a cell that was timed: how many processes, slices and repetitions there were; for each of these levels
+        the
+        standard deviation that it adds, as a share of a duration, and its share of the variance of the cell's mean
+        (missing
+        where it cannot be told); the repetitions of a slice, and with how many of them a given time would tell most;
+        what
         share of the time that would take for the same error; which share of the variance of the ratio to the baseline's
         slices the shared rounds have taken away (negative where they have added to it).
 
@@ -77,7 +80,6 @@ def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
 
 
 def _read(source: str, tracking_uri: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Samples and results of a study."""
     if (Path(source) / journal.FILE_NAME).is_file():
         record = replay.load(Path(source))
         return samples.from_record(record), results.from_record(record)
@@ -92,7 +94,7 @@ def _read(source: str, tracking_uri: str | None) -> tuple[pd.DataFrame, pd.DataF
 
 
 def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
-    """The scatter of one cell."""
+    """Variance components of one cell."""
     slices = repetitions.groupby(_SLICE, sort=False)
     processes = repetitions.groupby(["session", "loading"], sort=False)
     durations = repetitions["duration_ns"].to_numpy(float)
@@ -125,7 +127,7 @@ def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
 
 
 def _paired_away(medians: pd.Series[float], baseline: pd.Series[float]) -> float | None:
-    """The share of the variance of a ratio that shared rounds take away; None with fewer than three of them."""
+    """Share of a ratio's variance removed by shared rounds; None with fewer than three."""
     shared = medians.index.intersection(baseline.index)
     if len(shared) < 3:
         return None

@@ -1,4 +1,4 @@
-"""What compiling has gained: of each model by the cell that is the answer to what to run, else by the surest gain."""
+"""Gains by compiling: for each model at the recommended cell, else the most significant one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def gains(table: Table) -> Questions:
 def _beside(
     table: Table, rows: Places, ratios: Estimate, of_model: Places, lead: int, said: Callable[[int], str]
 ) -> str:
-    """The same compiler at other batch sizes, and the one that comes nearest at this one."""
+    """Same compiler at other batch sizes, and the closest other cell at this one."""
     first = table.row(rows[lead])
     rest = [(int(place), table.row(rows[place])) for place in of_model if place != lead]
     own = [(place, row) for place, row in rest if row["compiler_label"] == first["compiler_label"]]

@@ -1,4 +1,4 @@
-"""Cells that did not end well, and machines that were not quiet: nothing is tested here, a verdict is a verdict."""
+"""Failed cells and contaminated measurements. Nothing is tested here."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _LONGEST = 160
 
 
 def findings(table: Table) -> list[Finding]:
-    """One finding for each model that fails in eager execution already; for all else one for each compiler on a device and
-    each verdict but ``ok``; and one for each device that was not quiet.
+    """Findings about models that fail in eager execution, other failures by compiler and verdict, and disturbed
+    devices.
     """
     latest = table.latest
     bad = latest[latest["verdict"] != str(Verdict.OK)]
@@ -54,7 +54,7 @@ def _of_verdicts(table: Table, bad: pd.DataFrame) -> list[Finding]:
 
 
 def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:
-    """What disturbed a machine while cells were measured."""
+    """Disturbances of a machine while measuring."""
     row, beside = cells.iloc[0], _like(table.latest, cells.iloc[0], ("place",))
     reason = cells["noise"].value_counts().index[0]
     return Finding(
@@ -71,7 +71,7 @@ def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:
 
 
 def _of_model(table: Table, cells: pd.DataFrame) -> Finding:
-    """What fails without any compiler is no compiler's failure."""
+    """Failures without a compiler, which no compiler is to blame for."""
     row = cells.iloc[0]
     verdict = str(row["verdict"])
     batches = ", ".join(str(batch) for batch in sorted(cells["batch"].unique()))
@@ -100,14 +100,14 @@ def _of_compiler(table: Table, cells: pd.DataFrame) -> Finding:
 
 
 def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str, share: float) -> Finding:
-    """A finding about cells with one verdict.
+    """Finding about cells of one verdict.
 
     Parameters
     ----------
     says : str
-        What the first of their reasons is called.
+        Label of the first reason.
     share : float
-        Of all cells that could have the verdict.
+        Share among the cells that could have the verdict.
     """
     verdict = str(cells["verdict"].iloc[0])
     kind, lost = _KINDS[Verdict(verdict)][0], _were_ok(table, cells)
@@ -134,7 +134,7 @@ def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str
 
 
 def _beside(latest: pd.DataFrame, row: pd.Series[Any], name: str) -> pd.DataFrame:
-    """The cells that are like a cell in where they were measured and in one column more."""
+    """Cells of the same place that are equal in one column more."""
     return _like(latest, row, (*_WHERE, name))
 
 
@@ -147,7 +147,7 @@ def _like(latest: pd.DataFrame, row: pd.Series[Any], names: Sequence[str]) -> pd
 
 
 def _were_ok(table: Table, cells: pd.DataFrame) -> list[str]:
-    """Of these cells those that an earlier study could measure on the same machine."""
+    """Cells that an earlier study measured successfully on the same machine."""
     earlier = table.all[(table.all["verdict"] == str(Verdict.OK)) & table.all["cell"].isin(cells["cell"])]
     known = set(zip(earlier["cell"], earlier["fingerprint"], strict=True))
     return [

@@ -1,4 +1,4 @@
-"""Where a compiler is worse than the baseline: slower, or worse at making use of batches."""
+"""Losses against the baseline: in speed, or in scaling with the batch size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def losses(table: Table) -> Questions:
 
 
 def missed(table: Table) -> Questions:
-    """Cells whose batch scaling resilience is below 1: from batch 1 on the compiler loses against the baseline."""
+    """Cells with a batch scaling resilience below 1: from batch 1 on, the compiler falls behind the baseline."""
 
     def said(name: str, where: str, over: str, worst: str, others: str, count: str) -> tuple[str, str]:
         text = (
@@ -50,7 +50,7 @@ def missed(table: Table) -> Questions:
 
 
 def _below(table: Table, metric: str, kind: str, said: Any) -> Questions:
-    """Cells of compilers whose metric, a ratio to the baseline, is below 1."""
+    """Cells of compilers with a ratio to the baseline below 1."""
     ratios = significance.figures(table.ok, metric) if metric in table.ok else unknown(len(table.ok))
     asked = table.compiled()
     if metric == "bsr":

@@ -1,4 +1,4 @@
-"""What became slower between the last two studies that measured it."""
+"""Regressions: cells that are slower in the latest study than in the one before."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 
 def regressions(table: Table) -> Questions:
-    """Cells that are slower in the latest study than in the one before, on the same machine."""
+    """Cells that are slower in the latest study, on the same machine."""
     rows, now, before = _runs(table)
     earlier = rows[~rows.index.isin(now)]
     between = between_studies.of_machines(earlier, set(rows["device"].dropna()), "throughput")
@@ -87,7 +87,7 @@ def regressions(table: Table) -> Questions:
 
 
 def _runs(table: Table) -> tuple[pd.DataFrame, Places, Places]:
-    """All ok rows, and of what was measured at least twice the last two of them."""
+    """All ok rows, and the positions of the last two of each repeated cell."""
     measured = table.all[table.all["throughput"].notna()]
     rows = measured.reset_index(drop=True)
     ok = (rows["verdict"] == str(Verdict.OK)).to_numpy(bool)
@@ -105,7 +105,7 @@ def _runs(table: Table) -> tuple[pd.DataFrame, Places, Places]:
 
 
 def _of_baseline(rows: pd.DataFrame, now: Places, before: Places, place: int, ratios: Any) -> str:
-    """What happened to the baseline meanwhile: if it changed too, the machine did."""
+    """Change of the baseline meanwhile. If it changed as well, the machine did."""
     names = ["fingerprint", *(name for name in ALIKE if name != "compiler_label")]
     keys = _numbers(rows, names)
     over = baselines.labels(rows)[now]
@@ -120,7 +120,7 @@ def _of_baseline(rows: pd.DataFrame, now: Places, before: Places, place: int, ra
 
 
 def _numbers(rows: pd.DataFrame, names: Any) -> Places:
-    """Equal numbers for rows that are equal in these columns."""
+    """Number the rows that are equal in these columns."""
     numbers = rows.groupby(list(names), sort=False, dropna=False, observed=True).ngroup().to_numpy(np.int64)
     return np.asarray(numbers, np.int64)
 

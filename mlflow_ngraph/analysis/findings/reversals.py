@@ -1,6 +1,6 @@
-"""Rank reversals: of two models the faster one is the slower one when compiled, or on another device.
+"""Rank reversals: pairs of models whose order depends on the compiler or the device.
 
-A block is no alternative to a model, so blocks are compared with blocks alone.
+Blocks are no alternative to models, so they are compared with blocks only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mlflow_ngraph.estimates import Estimate
 
 
 def compiled(table: Table) -> Questions:
-    """Two models that change places between the baseline and a compiler on the same device."""
+    """Pairs that a compiler reorders against the baseline on the same device."""
     base = table.baselines()
     rows = np.flatnonzero(table.compiled() & (base >= 0))
     first, second = pairs(
@@ -72,7 +72,7 @@ def compiled(table: Table) -> Questions:
 
 
 def devices(table: Table) -> Questions:
-    """Two models that change places between two devices with the same compiler."""
+    """Pairs that two devices order differently with the same compiler."""
     config = ("compiler_label", "precision", "mode", "batch")
     first, second = _ordered(table, *pairs(table.codes("block", "place", "threads", *config)))
     here, there = pairs(_codes(table, (*config, "workload"), first, second))
@@ -127,7 +127,7 @@ def devices(table: Table) -> Questions:
 
 
 def _p_values(side: Estimate, other: Estimate) -> NDArray[np.float64]:
-    """Of a reversal: both differences must exceed the margin, in opposite directions."""
+    """p-values of reversals: both differences must exceed the margin, in opposite directions."""
     falls = np.maximum(side.p_above(ABOVE), other.p_below(BELOW))
     rises = np.maximum(side.p_below(BELOW), other.p_above(ABOVE))
     p_values: NDArray[np.float64] = np.minimum(falls, rises)
@@ -135,7 +135,7 @@ def _p_values(side: Estimate, other: Estimate) -> NDArray[np.float64]:
 
 
 def _size(side: Estimate, other: Estimate) -> NDArray[np.float64]:
-    """What a choice on the wrong side costs at least, as a logarithm."""
+    """Least cost of choosing the wrong side, as a logarithm."""
     sizes: NDArray[np.float64] = np.minimum(np.abs(side.log), np.abs(other.log))
     return sizes
 
@@ -145,7 +145,7 @@ def _strongest(group: Places, side: Estimate, other: Estimate) -> int:
 
 
 def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Places]:
-    """Pairs of different models, each in the order of their names, so that equal pairs look alike everywhere."""
+    """Pairs of different models, ordered by name so that equal pairs match."""
     names = table.codes("workload")
     texts = table.ok["workload"].to_numpy(str)
     apart = names[first] != names[second]
@@ -155,7 +155,7 @@ def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Place
 
 
 def _codes(table: Table, names: tuple[str, ...], first: Places, second: Places) -> Places:
-    """Equal numbers for pairs that are equal in these columns, the second model included."""
+    """Number the pairs that are equal in these columns, including the second model."""
     own, models = table.codes(*names), table.codes("workload")
     codes: Places = own[first] * (int(models.max(initial=0)) + 1) + models[second]
     return codes
@@ -176,7 +176,7 @@ def _evidence(
     near: str,
     far: str,
 ) -> dict[str, Any]:
-    """A comparison: two models, by their ratio on either side."""
+    """Ratios of two models on either side."""
     return {
         **identity_of(table.row(first[place])),
         "than": str(table.row(second[place])["label"]),

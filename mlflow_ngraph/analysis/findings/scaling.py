@@ -1,4 +1,4 @@
-"""How throughput scales: where larger batches stop paying, and from which width on blocks scale worse."""
+"""Scaling of throughput: batch sizes and widths from which it grows less."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from mlflow_ngraph.estimates import unknown
 from mlflow_ngraph.metrics import CELL_METRICS
 
 FLAT = 1.05
-"""A batch size is the last that pays if no larger one has more than this many times its throughput."""
+"""Smallest gain of a larger batch size that pays."""
 _OPTION = re.compile(r"(?<=[?&])(width|depth)=(\d{1,9})(?!\d)")
 
 
 def knees(table: Table) -> Questions:
-    """Batch sizes up to which throughput grows, and beyond which it does not."""
+    """Batch sizes beyond which throughput stops growing."""
     knee, before, later, owner = _steps(table)
     growth = table.rates.take(knee).over(table.rates.take(before))
     beyond = table.rates.take(later).over(table.rates.take(knee[owner]))
@@ -88,7 +88,7 @@ def knees(table: Table) -> Questions:
 
 
 def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
-    """Behind which batch sizes a larger one stands that cannot rank, and may pay."""
+    """Mark batch sizes below one that cannot rank but may pay."""
     lane = ["place", "threads", "workload", "compiler_label", "precision", "mode"]
     throughput = CELL_METRICS["throughput"]
     compared = Comparison(table.latest, throughput)
@@ -105,7 +105,7 @@ def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
 
 
 def _steps(table: Table) -> tuple[Places, Places, Places, Places]:
-    """Every batch size with a smaller and a larger one: it, the next smaller one, all larger ones, and whose they are."""
+    """Every inner batch size of a lane, the one before, all larger ones, and their owners."""
     lanes = table.codes("place", "threads", "workload", "compiler_label", "precision", "mode")
     batches = table.ok["batch"].to_numpy(int)
     order = np.lexsort((batches, lanes)).astype(np.int64)
@@ -123,7 +123,7 @@ def _steps(table: Table) -> tuple[Places, Places, Places, Places]:
 
 
 def friction(table: Table) -> Questions:
-    """Widths from which on blocks make less of larger batches than the narrowest block does."""
+    """Widths from which blocks scale worse with the batch size than the narrowest block."""
     rows, narrow, widths, styles = _blocks(table)
     whole = significance.figures(table.ok, "ase") if "ase" in table.ok else unknown(len(table.ok))
     ratios = whole.take(rows).over(whole.take(narrow))
@@ -167,7 +167,7 @@ def friction(table: Table) -> Questions:
 
 
 def _blocks(table: Table) -> tuple[Places, Places, NDArray[np.int64], NDArray[Any]]:
-    """Block cells beside those of the narrowest block that is otherwise alike; widths of all cells; kinds of block."""
+    """Block cells, the narrowest otherwise equal block of each, widths of all cells, and kinds of block."""
     texts = table.ok["workload"].to_numpy(str)
     options = [dict(_OPTION.findall(text)) if text.startswith("block:") else {} for text in texts]
     widths = np.array([int(settings.get("width", 0)) for settings in options], np.int64)

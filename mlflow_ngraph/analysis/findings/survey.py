@@ -1,4 +1,4 @@
-"""All kinds of findings together, as one family of hypotheses."""
+"""Survey of all kinds of findings, as one family of hypotheses."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found, and among how much."""
+    """Findings with the number of tests."""
 
     findings: list[Finding]
     """The most important one first."""
     hypotheses: int
-    """How many were tested."""
+    """Number of tested hypotheses."""
     cells: int
-    """How many cells were looked at: of each cell and machine the latest."""
+    """Number of cells: the latest of each cell and machine."""
 
     @property
     def tested(self) -> str:
@@ -43,19 +43,18 @@ class Survey:
 
 
 def find(frame: pd.DataFrame) -> list[Finding]:
-    """What the results say, the most important first; docs/explanation/comparing.md says what is tested, and how.
+    """Findings of the results, the most important first; docs/explanation/comparing.md describes the tests.
 
     Parameters
     ----------
     frame : pd.DataFrame
-        The tidy table of `results.load`; where it has several studies of a cell, the latest one is compared with the
-        one before.
+        The tidy table of `results.load`. The latest of several studies is compared with the one before.
     """
     return survey(frame).findings
 
 
 def survey(frame: pd.DataFrame) -> Survey:
-    """As `find`, with how much was looked at."""
+    """As `find`, with the number of tests."""
     if frame.empty:
         return Survey([], 0, 0)
     table = Table(frame)
@@ -76,7 +75,7 @@ def survey(frame: pd.DataFrame) -> Survey:
 
 
 def markdown(findings: list[Finding]) -> str:
-    """Findings as a list in Markdown."""
+    """Markdown list of findings."""
     if not findings:
         return "No findings.\n"
     return (
@@ -88,5 +87,5 @@ def markdown(findings: list[Finding]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which nothing is taken for Markdown but what is meant so."""
+    """Escape text for Markdown."""
     return text.replace("*", r"\*").replace("<", "&lt;")

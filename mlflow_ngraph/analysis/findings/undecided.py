@@ -1,4 +1,4 @@
-"""Models of which nobody can say what runs them fastest, and those that several compilers run equally fast."""
+"""Models with an undecided fastest compiler or batch size, and models with ties."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from mlflow_ngraph.analysis.findings.base import Finding, Table, command, identi
 
 
 def findings(table: Table) -> list[Finding]:
-    """One finding for each model on a device of which it is open what runs it fastest, or at which batch size; and one for
-    each that other compilers run as fast.
-    """
+    """One finding for each undecided answer, and one for each tie between compilers."""
     found = []
     for answer, _ in table.answers:
         best = answer.row
