@@ -179,9 +179,7 @@ def resealed(events: list[Any]) -> bytes:
 def archives(corpus: Corpus) -> Format:
     """Archives of studies: checked, and unpacked where they are let in."""
     from mlflow_ngraph.archives import contents, importing
-    from mlflow_ngraph.archives.tar_file import Writer
     from mlflow_ngraph.engines.trust import EVERYTHING
-    from mlflow_ngraph.errors import ArchiveError
 
     whole = corpus.archive.read_bytes()
     with tarfile.open(corpus.archive) as tar:
@@ -206,15 +204,9 @@ def archives(corpus: Corpus) -> Format:
         if chance > 0.9:
             text = with_doubled_key(text, rng)
         stream = io.BytesIO()
-        writer = Writer(stream)
-        for path, content in {contents.FILE: text.encode(), **files}.items():
-            try:
-                writer.begin(path, len(content))
-            except ArchiveError:
-                continue
-            writer.write(content)
-            writer.end_file()
-        writer.end()
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for path, content in {contents.FILE: text.encode(), **files}.items():
+                tar.addfile(contents.member(path, len(content)), io.BytesIO(content))
         return stream.getvalue()
 
     def read(content: bytes) -> None:

@@ -1,7 +1,11 @@
-"""Table of contents of an archive: every file with its size and digest."""
+"""Table of contents of an archive, a tar file: every file with its size and digest.
+
+It determines every byte of the archive, because headers have nothing but names and sizes.
+"""
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -23,8 +27,15 @@ MAX_BYTES = 64 << 20
 """Largest size of a table of contents."""
 ENGINES, DISAGREEMENTS = "engines/", "disagreements/"
 """Folders of engines, and of inputs on which engine and baseline disagree."""
-MADE_HERE = (JOURNAL, Artifact.STUDY)
+STUDY_FILES = (JOURNAL, Artifact.STUDY)
 """Other files of a study directory. The remaining files of an archive are derived from these, for readers."""
+
+
+def member(name: str, size: int) -> tarfile.TarInfo:
+    """Entry of a file in the archive."""
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    return entry
 
 
 class ArchivedFile(FrozenModel):
@@ -58,9 +69,9 @@ class ArchivedStudy(FrozenModel):
             raise ValueError(f"there is no {JOURNAL}")
         return files
 
-    def lands(self, path: str) -> bool:
+    def is_extracted(self, path: str) -> bool:
         """Tell files of the study directory from derived ones."""
-        return path in MADE_HERE or path.startswith((ENGINES, DISAGREEMENTS))
+        return path in STUDY_FILES or path.startswith((ENGINES, DISAGREEMENTS))
 
 
 class Contents(FrozenModel):

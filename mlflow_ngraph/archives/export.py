@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from mlflow_ngraph.archives import contents
 from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
-from mlflow_ngraph.archives.tar_file import Writer
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.files import damage, digest_files, sha256
 from mlflow_ngraph.errors import ArchiveError, UsageError
@@ -27,11 +28,10 @@ from mlflow_ngraph.validation import explain
 from mlflow_ngraph.version import __version__
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsRead
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from mlflow_ngraph.execute.record import StudyRecord
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _source(directory: Path, derived: Path) -> _Source:
     files.write(record, directory, derived, None, {}, {})
     (derived / journal.FILE_NAME).unlink(missing_ok=True)
     # What is missing here is made from the journal; what is here is what the study was started with.
-    here = [place for name in contents.MADE_HERE if (place := directory / name).is_file()]
+    here = [place for name in contents.STUDY_FILES if (place := directory / name).is_file()]
     places = {path.name: path for path in (*sorted(derived.iterdir()), *here)}
     lacking, engines = {}, dict[str, str]()
     for engine, source, named in _engines(record):
@@ -150,7 +150,6 @@ def _source(directory: Path, derived: Path) -> _Source:
 
 
 def _engines(record: StudyRecord) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    """Id, directory and digests of every engine."""
     for lane in record.lanes.values():
         for engine in lane.engines:
             yield engine.id, engine.directory, engine.files
@@ -164,18 +163,21 @@ def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | N
         raise ArchiveError("these studies have too many files for one archive: export fewer of them at once")
     places = {(source.study.study_id, path): place for source in sources for path, place in source.files.items()}
     with partial.open("wb") as stream:
-        writer = Writer(stream)
-        _add(writer, contents.FILE, content)
-        if key is not None:
-            _add(writer, contents.SIGNATURE_FILE, signing.sign(content, key))
-            by = signing.fingerprint(signing.public_blob(signing.public_text(key)))
-        for study, path, file in table.members():
-            place = places[study.study_id, path]
-            writer.begin(f"{study.study_id}/{path}", file.size)
-            if _copy(place, writer, file.size) != file.sha256:
-                raise ArchiveError(f"{place} has changed while it was exported")
-            writer.end_file()
-        writer.end()
+        with tarfile.open(
+            fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="strict"
+        ) as tar:
+            _add(tar, contents.FILE, len(content), io.BytesIO(content))
+            if key is not None:
+                signature = signing.sign(content, key)
+                _add(tar, contents.SIGNATURE_FILE, len(signature), io.BytesIO(signature))
+                by = signing.fingerprint(signing.public_blob(signing.public_text(key)))
+            for study, path, file in table.members():
+                place = places[study.study_id, path]
+                with place.open("rb") as source:
+                    hashed = _Hashed(source)
+                    _add(tar, f"{study.study_id}/{path}", file.size, hashed)
+                if hashed.digest.hexdigest() != file.sha256:
+                    raise ArchiveError(f"{place} has changed while it was exported")
         stream.flush()
         # It is carried elsewhere, and what is here may be cleaned away then.
         os.fsync(stream.fileno())
@@ -184,18 +186,21 @@ def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | N
     return by
 
 
-def _add(writer: Writer, name: str, content: bytes) -> None:
-    writer.begin(name, len(content))
-    writer.write(content)
-    writer.end_file()
+def _add(tar: tarfile.TarFile, name: str, size: int, content: SupportsRead[bytes]) -> None:
+    try:
+        tar.addfile(contents.member(name, size), content)
+    except UnicodeEncodeError:
+        raise ArchiveError(f"the file name {name!r} cannot be written into an archive") from None
 
 
-def _copy(place: Path, writer: Writer, size: int) -> str:
-    """Copy the listed number of bytes, and return their digest."""
-    digest, left = hashlib.sha256(), size
-    with place.open("rb") as stream:
-        while left and (chunk := stream.read(min(left, _CHUNK))):
-            digest.update(chunk)
-            writer.write(chunk)
-            left -= len(chunk)
-    return digest.hexdigest()
+class _Hashed:
+    """File that is hashed while it is read. One that has become shorter ends in zeros, and so has another digest."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._source.read(size)
+        self.digest.update(piece)
+        return piece.ljust(size, b"\0")
