@@ -289,5 +289,4 @@ def _equal(key: str, what: str, rows: Sequence[tuple[str, str, float, float]], n
 
 
 def _why(chosen: Comparable, needs: str) -> str:
-    """Explain that nothing is comparable."""
     return f"not comparable: {'; '.join([*chosen.reasons, needs])}" if chosen.reasons else needs

@@ -97,16 +97,15 @@ def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
 
 def _log(drawn: Drawn, frame: pd.DataFrame, servers: dict[str, Server], *, named: bool) -> list[str]:
     """Log the report to the runs that it is about; to none if it covers all results."""
-    from mlflow_ngraph_report import report_log
-    from mlflow_ngraph_report.files import PAGE, write
+    from mlflow_ngraph_report import files
 
     where = frame[["tracking_uri", "run_id"]].dropna().drop_duplicates()
     if not named and len(where) > 1:
         return []
     with tempfile.TemporaryDirectory() as temporary:
-        write(drawn, Path(temporary))
+        files.write(drawn, Path(temporary))
         return [
-            report_log.log(servers[str(uri)].uri, str(run_id), Path(temporary), PAGE)
+            files.log(servers[str(uri)].uri, str(run_id), Path(temporary), files.PAGE)
             for uri, run_id in where.itertuples(index=False)
         ]
 

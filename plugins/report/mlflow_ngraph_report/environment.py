@@ -171,7 +171,6 @@ def studies(prepared: Prepared) -> Sheet:
 
 
 def _fingerprint(server: Server, run_id: str) -> Mapping[str, Any]:
-    """Fingerprint in a study run, if it has one."""
     with server.talking(), tempfile.TemporaryDirectory() as directory:
         if Artifact.FINGERPRINT not in {file.path for file in server.client.list_artifacts(run_id)}:
             return {}

@@ -55,6 +55,5 @@ def _figure(block: Figure, files: Mapping[str, str]) -> Iterator[str]:
 
 
 def _anchor(title: str) -> str:
-    """Anchor of a heading."""
     kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -")
     return kept.replace(" ", "-")

@@ -139,7 +139,7 @@ def _of_kind(kind: str, hardware: Mapping[str, Any]) -> str | None:
     return "xeon" if kind != "cuda" and hardware["architecture"] == "x86_64" else None
 
 
-def told_before(study: str, profile: str, fingerprint: Mapping[str, Any]) -> str:
+def warning_before(study: str, profile: str, fingerprint: Mapping[str, Any]) -> str:
     """Note for ``report --paper`` before a study runs; empty where the machine is of the paper's kind."""
     if study not in STUDIES:
         return ""
@@ -178,7 +178,6 @@ def _obstacles(frame: pd.DataFrame) -> list[tuple[pd.Series[bool], str]]:
 
 
 def _caveats(frame: pd.DataFrame, devices: Mapping[str, str], machines: Mapping[str, Machine]) -> list[str]:
-    """Differences from the paper's set-up."""
     caveats = []
     for device, theirs in devices.items():
         machine = machines.get(device)

@@ -37,7 +37,6 @@ def points(chosen: Comparable) -> dict[str, list[PaperPoint]]:
 
 
 def _compile_seconds(chosen: Comparable) -> Iterator[PaperPoint]:
-    """Table 3."""
     frame = chosen.prepared.models
     frame = frame[frame["compile_total_s"].notna()]
     for row in table("table3_compile_seconds"):

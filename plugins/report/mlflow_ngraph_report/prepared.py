@@ -15,8 +15,6 @@ from mlflow_ngraph.workloads.base import WorkloadRef
 from mlflow_ngraph.workloads.catalogue import paper_models
 
 MODEL, BLOCK = "model", "block"
-SERIES = ("device", "series")
-"""Columns that define a line of a figure or a row of a table."""
 _ALIKE = ("device", "workload", "series", "batch")
 """Columns that identify a cell."""
 _DISTINGUISHING = ("precision", "mode", "threads")
@@ -73,10 +71,6 @@ class Prepared:
     @property
     def devices(self) -> list[str]:
         return sorted(self.every["device"].dropna().unique())
-
-    def series_of(self, frame: pd.DataFrame) -> list[str]:
-        """Series of the cells: the baseline first, then by name."""
-        return order_of_series(frame)
 
 
 def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:

@@ -154,7 +154,6 @@ def _ranked(frame: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def _told(ranked: pd.DataFrame, device: str, *, several: bool) -> str:
-    """Describe the reordered pairs."""
     where = (
         f"On {device} at batch size {ranked['batch'].iloc[0]}"
         if several
