@@ -137,7 +137,7 @@ def widened(ratios: Estimate, of: Sequence[Machine], between: Mapping[Machine, B
     return ratios.over(Estimate(np.zeros(len(known)), deviation, freedom))
 
 
-def allowed_for(
+def widened_between(
     ratios: Estimate, frame: pd.DataFrame, tops: NDArray[Any], bottoms: NDArray[Any], between: Mapping[Machine, Between]
 ) -> Estimate:
     """Widen the ratios between rows of different studies, where the variance between studies is known.

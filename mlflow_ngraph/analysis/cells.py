@@ -92,7 +92,6 @@ def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Ce
 
 
 def _matching(query: str, cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of one study that match a query."""
     by_id = [cell for cell in cells if cell.id == query]
     if by_id:
         return by_id

@@ -83,7 +83,6 @@ def levels(logs: ArrayLike, starts: list[int]) -> Array:
 def _split(
     values: Array, variances: Array, freedom: Array, between: float, weight: float, start: int, end: int, level: float
 ) -> list[int]:
-    """Changes within a part of the series."""
     count = end - start
     if count < 2:
         return []

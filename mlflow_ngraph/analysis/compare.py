@@ -17,7 +17,8 @@ from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import ALPHA, Array, Estimate
 from mlflow_ngraph.metrics import NOISE, VARIABLES, Metric, with_estimates
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.tables.summary import fallback_nodes
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
@@ -349,7 +350,7 @@ def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Coll
     for name in names:
         if name not in frame.columns:
             raise UnknownNameError("column", name, (str(known) for known in frame.columns))
-    metrics = vocabulary.known(frame)
+    metrics = metrics_of(frame)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     for name in include:

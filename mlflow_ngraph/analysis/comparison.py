@@ -89,18 +89,18 @@ class Comparison:
         return able
 
     @cached_property
-    def doubtful(self) -> Mask:
+    def unranked(self) -> Mask:
         """Mark cells that cannot rank but may be the best: their figure could be right, or is unknown."""
         possible: Mask = (self._ok | self._verdicts(_RETRYABLE)) & ~np.isnan(self.numbers) & ~self.ranks
-        return possible | self.untried
+        return possible | self.skipped
 
     @cached_property
-    def untried(self) -> Mask:
+    def skipped(self) -> Mask:
         """Mark cells skipped for lack of time."""
         return self._verdicts({str(Verdict.LEFT_OUT)})
 
     @cached_property
-    def hopes(self) -> Array:
+    def optimistic(self) -> Array:
         """Better end of each figure's interval."""
         low, high = significance.interval(self.frame, self.metric.name)
         ends = (np.fmin(self.numbers, low), np.fmax(self.numbers, high))
@@ -149,7 +149,7 @@ class Comparison:
             return first
         open_ = np.array([self._openness(place, asked) for place in good.tolist()])
         known = open_[good == first][0]
-        return self.leanest(first, good[open_ <= known] if known < 2 else np.array([first]))[0]
+        return self.preferred(first, good[open_ <= known] if known < 2 else np.array([first]))[0]
 
     def equals(self, place: int, places: ArrayLike) -> Places:
         """Cells that are as good as one: the interval of the ratio is within ± `AS_GOOD`."""
@@ -162,7 +162,7 @@ class Comparison:
         equal: Places = asked[(within & ~self.left(asked, asked)) | (asked == place)]
         return equal
 
-    def leanest(self, first: int, places: Places) -> tuple[int, str]:
+    def preferred(self, first: int, places: Places) -> tuple[int, str]:
         """The first criterion of `SECOND` in which equally good cells differ, with the best cell by it; else the first
         cell.
         """
@@ -292,7 +292,6 @@ class Comparison:
         return found
 
     def _logs(self, place: int) -> dict[str, float]:
-        """Logarithms of a cell's durations by round."""
         known = self._rounds.get(place)
         if known is None:
             text = self.frame[ROUNDS].iat[place]
@@ -352,7 +351,7 @@ class Comparison:
         gains[0] = 0.0
         return int(ordered[np.argmax(gains)])
 
-    def near(self, answer: int, places: Places) -> Mask:
+    def could_win(self, answer: int, places: Places) -> Mask:
         """Mark ranking cells that could beat an answer.
 
         The ratio's interval exceeds `AS_GOOD`, or there is no interval and the figure does. Excluded are cells that
@@ -376,7 +375,7 @@ class Comparison:
 
     def _openness(self, answer: int, places: Places) -> int:
         """2 where another choice could beat an answer, 1 where another batch size could, else 0."""
-        near = places[self.near(answer, places)]
+        near = places[self.could_win(answer, places)]
         return 2 if self.other_choice(answer, near).any() else int(len(near) > 0)
 
     def _beaten(self, places: Places) -> Mask:

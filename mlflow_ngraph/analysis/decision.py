@@ -187,8 +187,8 @@ def of_fleet(
     """
     best = {row["workload"]: row for row in table[table["rank"] == 1].to_dict("records")}
     doubtful = Comparison(noisy, metric)
-    untried, hoped = noisy[doubtful.untried], noisy.assign(**{metric.name: doubtful.hopes})[~doubtful.untried]
-    noisy = noisy[~doubtful.untried]
+    skipped, hoped = noisy[doubtful.skipped], noisy.assign(**{metric.name: doubtful.optimistic})[~doubtful.skipped]
+    noisy = noisy[~doubtful.skipped]
     both = pd.concat([candidates, hoped], keys=["ok", "noisy"])
     ranked = fleet_choice.ranked(both, metric, chosen, rule).sort_values("rank", kind="stable")
     for workload, places in ranked.groupby(both["workload"].iloc[ranked["place"]].to_numpy(), sort=False)["place"]:
@@ -201,7 +201,7 @@ def of_fleet(
                 noisy.loc[ahead.loc["noisy"].index] if "noisy" in ahead.index else noisy[noisy["workload"] == workload]
             )
             could += rivals_of(Comparison(new.reset_index(drop=True), metric), None)
-        own = untried[untried["workload"] == workload].reset_index(drop=True)
+        own = skipped[skipped["workload"] == workload].reset_index(drop=True)
         could += rivals_of(Comparison(own, metric), None)
         if could:
             yield _undecided(could, None, answer, "" if answer is None else f"score {answer['score']:.3f}")
@@ -225,7 +225,7 @@ def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
         figure=figure,
         gains=_gains(comparison, lead, ranked),
         equals=[_row(rows, place) for place in others.tolist()],
-        criterion=comparison.leanest(lead, equals)[1] if len(others) else "",
+        criterion=comparison.preferred(lead, equals)[1] if len(others) else "",
         rivals=rivals_of(comparison, lead, asked),
     )
 

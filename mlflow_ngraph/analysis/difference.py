@@ -21,7 +21,8 @@ from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 from mlflow_ngraph.estimates import ALPHA, WIDEST
 from mlflow_ngraph.metrics import Metric
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import counted, rounded
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
@@ -127,7 +128,7 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFram
         raise UsageError(f"one run is of a {left.kind}, the other of a {right.kind}: name two of one kind")
     keys = ["batch"] if left.kind == Kind.LANE else [*_LANE, "batch"]
     both = pd.concat([left.frame, right.frame], ignore_index=True)
-    if metric not in (metrics := vocabulary.known(both)):
+    if metric not in (metrics := metrics_of(both)):
         raise UnknownNameError("metric", metric, metrics)
     pairs = _pairs(both, len(left.frame), keys)
     rows = [

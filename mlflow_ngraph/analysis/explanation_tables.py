@@ -107,7 +107,6 @@ def _content(explanation: Explanation | None) -> dict[str, Any]:
 
 
 def _fused_groups(explanation: Explanation | None) -> int | None:
-    """Number of fused groups; None where the compiler names no kernels."""
     return explanation.fused_groups if explanation and explanation.kernels else None
 
 

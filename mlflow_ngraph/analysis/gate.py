@@ -19,7 +19,8 @@ from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import PROFILE, Metric, is_complement
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -141,7 +142,7 @@ def gate(
         A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched or compared, or machines differ.
     """
     both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
-    metrics = vocabulary.known(both)
+    metrics = metrics_of(both)
     preferred = [name for name in _PREFERRED if name in metrics]
     asked = list(thresholds) or [Threshold(name, DEFAULT) for name in preferred]
     for threshold in asked:
@@ -199,7 +200,6 @@ def _between(
 
 
 def _keys(candidate: Side, baseline: Side, across_machines: bool) -> list[str]:
-    """Columns that match the cells of both sides."""
     frames = (candidate.frame, baseline.frame)
     names: Sequence[str] = OF_MODEL if candidate.model and baseline.model else ALIKE
     if all(set(names) <= set(frame.columns) for frame in frames):
@@ -223,7 +223,6 @@ def _accelerators(both: pd.DataFrame) -> pd.Series[str]:
 
 
 def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> NDArray[np.int64]:
-    """Latest row of each cell on each machine, in order of time."""
     marks = _marks(both, [*keys, "fingerprint"])
     started = both["started_at"].to_numpy(float, na_value=0.0) if "started_at" in both else np.zeros(len(both))
     newest: dict[tuple[str, ...], int] = {}
@@ -235,7 +234,6 @@ def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> ND
 def _matches(
     both: pd.DataFrame, new: NDArray[np.int64], old: NDArray[np.int64], keys: Sequence[str], across_machines: bool
 ) -> list[tuple[int, int | None]]:
-    """Pair the baseline's cells with the candidate's."""
     marks, machines = _marks(both, keys), both["fingerprint"].astype("string").fillna("").tolist()
     here = {(marks[place], machines[place]): int(place) for place in new}
     anywhere = {marks[place]: int(place) for place in new}
@@ -265,13 +263,7 @@ def _judged(
     *,
     preferred: bool,
 ) -> list[dict[str, Any]]:
-    """Judge each cell and metric.
-
-    Parameters
-    ----------
-    preferred : bool
-        Judge each cell only by its first comparable metric.
-    """
+    """Judge each cell and metric; with ``preferred`` each cell only by its first comparable metric."""
     rows: list[dict[str, Any]] = []
     pairs = [(old, new) for old, new in matches if new is not None and trusted[new]]
     for old, new in matches:
@@ -283,7 +275,7 @@ def _judged(
     compared = {name: _uncertain(both, name, own) for name, own in compared.items()}
     sides = {name: tuple(np.array(own, np.int64).reshape(-1, 2).T) for name, own in compared.items()}
     ratios = {
-        name: between_studies.allowed_for(
+        name: between_studies.widened_between(
             Comparison(both, metrics[name]).ratios(tops, bottoms), both, tops, bottoms, between[name]
         )
         for name, (bottoms, tops) in sides.items()
@@ -346,13 +338,11 @@ def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: st
 
 
 def _verdict(figures: dict[str, float], bound: float, metric: Metric) -> dict[str, Any]:
-    """Judge one number."""
     outcome, reason = _outcome(figures, bound, metric)
     return {**figures, "outcome": outcome, "reason": reason}
 
 
 def _outcome(figures: dict[str, float], bound: float, metric: Metric) -> tuple[str, str]:
-    """Outcome and reason for one number."""
     change, p_value, notices = figures["change"], figures["p"], figures["notices"]
     if np.isnan(change):
         sides = " and ".join(side for side in ("baseline", "candidate") if np.isnan(figures[side]))

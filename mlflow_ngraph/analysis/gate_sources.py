@@ -180,7 +180,6 @@ def _of_model(text: str, uri: str | None) -> pd.DataFrame:
 
 
 def _first(uris: Sequence[str] | None, ask: Callable[[str | None], pd.DataFrame]) -> pd.DataFrame:
-    """First match among the servers."""
     problem: TrackingError | None = None
     for uri in [None] if uris is None else uris:
         try:

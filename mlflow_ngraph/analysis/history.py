@@ -14,7 +14,8 @@ from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import is_complement
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.verdicts import Verdict
 
 COLUMNS = ("started_at", "study_id", "study", "git_commit", "fingerprint", "verdict", "reason", "value", "ci_low", "ci_high",
@@ -49,7 +50,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     UsageError
         No study has such a cell, or several fit; or the metric refers to several baselines.
     """
-    metrics = vocabulary.known(frame)
+    metrics = metrics_of(frame)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     newest = _row(frame, cell)
@@ -117,7 +118,6 @@ def _add_levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> int:
 
 
 def _row(frame: pd.DataFrame, cell: str) -> pd.Series[Any]:
-    """Newest row of the named cell."""
     matches = {(match.id, match.device): match for match in cells.choose([cell], cells.of_results(frame))}
     if len(matches) > 1:
         names = ", ".join(f"{match.full_address} on {match.device}" for match in list(matches.values())[:4])

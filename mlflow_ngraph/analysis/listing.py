@@ -125,7 +125,7 @@ class Server:
             run = study_run(self.client, run_id)
             return _of_client(run, self.client.get_experiment(run.info.experiment_id).name)
 
-    def quick_results(self, run: Listed) -> bytes | None:
+    def results_without_mlflow(self, run: Listed) -> bytes | None:
         """Read a results table without MLflow's client; None if that is impossible."""
         if run.digest:
             for read in (_local, self._proxied):
@@ -137,14 +137,14 @@ class Server:
     def results(self, run: Listed) -> bytes | None:
         """Read a results table; None before the study has written one.
 
-        Call it within `talking`, and `again` as well.
+        Call it within `talking`, and `reload` as well.
         """
         with tempfile.TemporaryDirectory() as directory:
             if Artifact.RESULTS not in {file.path for file in self.client.list_artifacts(run.run_id)}:
                 return None
             return Path(self.client.download_artifacts(run.run_id, Artifact.RESULTS, directory)).read_bytes()
 
-    def again(self, run: Listed) -> Listed:
+    def reload(self, run: Listed) -> Listed:
         """Reload a run."""
         return _of_client(self.client.get_run(run.run_id), run.experiment)
 
@@ -257,7 +257,6 @@ class Server:
                 return entries
 
     def _proxied(self, artifact_uri: str) -> bytes | None:
-        """Read the table through the server's artifact service."""
         address = plain_http.artifact_address(self.uri, f"{artifact_uri}/{Artifact.RESULTS}")
         if address is None:
             return None
@@ -389,7 +388,6 @@ def study_run(client: MlflowClient, run_id: str) -> Run:
 
 
 def _local(artifact_uri: str) -> bytes | None:
-    """Read the table of a run with artifacts on this machine."""
     parts = urlsplit(artifact_uri)
     if parts.scheme not in ("", "file") or parts.netloc:
         return None

@@ -184,7 +184,7 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
         ascending=[True, question.ascending, False, True, True],
         kind="stable",
     )["place"].to_numpy(int)  # fmt: skip
-    unsure = np.flatnonzero(compared.doubtful & (within | compared.untried))
+    unsure = np.flatnonzero(compared.unranked & (within | compared.skipped))
     candidates = tuple(Candidate(row, question.metric) for row in _plain(newest.iloc[ordered]))
     could = rivals_of(compared, lead, np.concatenate([ordered, unsure]))
     tied = tuple(newest["cell"].iloc[ordered[compared.tied(lead, ordered)]].astype(str))
@@ -192,7 +192,6 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
 
 
 def _rivals(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Rival, ...]:
-    """Cells that could beat the first candidate."""
     import pandas as pd
 
     from mlflow_ngraph.analysis.comparison import Comparison
@@ -208,7 +207,6 @@ def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _nothing(measured: pd.DataFrame, question: EngineQuestion, left_out: Mapping[str, int]) -> str:
-    """Explain that no cell is eligible."""
     counted = ", ".join(f"{count} {why}" for why, count in left_out.items())
     if measured.empty:
         return f"no cell that fits is ok and has an engine: {counted or 'there is none'}"

@@ -22,7 +22,8 @@ from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import METRICS, Metric, is_complement, with_estimates
 from mlflow_ngraph.objectives import OBJECTIVES, Limit
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
@@ -111,7 +112,7 @@ def recommend(
     timed = metric in METRICS and METRICS[metric].by_round
     between = between_studies.of_machines(frame, set(chosen["device"])) if timed else {}
     kept = np.logical_and.reduce([np.ones(len(chosen), bool), *(limit.kept(chosen) for limit in limits)])
-    noisy = compared.doubtful & (kept | compared.untried)
+    noisy = compared.unranked & (kept | compared.skipped)
     if fleet is None:
         found = list(decision.answers(compared, fitting | noisy))
         answers = [answer for answer, _ in found]
@@ -144,12 +145,10 @@ def recommend(
 
 
 def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Metrics of the table, with that of `serving_rates`."""
-    return {**vocabulary.known(frame), **({AT_RATE: AT_RATE_METRIC} if AT_RATE in frame.columns else {})}
+    return {**metrics_of(frame), **({AT_RATE: AT_RATE_METRIC} if AT_RATE in frame.columns else {})}
 
 
 def _columns(metrics: Sequence[str]) -> set[str]:
-    """Needed columns of the tidy table."""
     return {
         *COLUMNS,
         *rivals.needed(metrics[0]),
@@ -258,7 +257,6 @@ def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
 def _described(
     ranked: pd.DataFrame, candidates: pd.DataFrame, metric: str, shown: Sequence[str], metrics: Mapping[str, Metric]
 ) -> pd.DataFrame:
-    """Ranked candidates with all columns."""
     table = candidates.iloc[ranked["place"].to_numpy(int)].reset_index(drop=True)
     for name in ranked.columns.drop("place"):
         table[name] = ranked[name].to_numpy()

@@ -153,7 +153,6 @@ def _compare(
 
 
 def _sample_differences(record: StudyRecord, taken: pd.DataFrame) -> list[dict[str, object]]:
-    """Cells whose samples differ between table and journal."""
     stored, journalled = (
         frame.groupby("cell")["duration_ns"].agg(list).to_dict() for frame in (taken, samples.from_record(record))
     )

@@ -137,9 +137,9 @@ def select(
         tables = table_cache.read(server, runs, needed, kept, found.notes.append)
         found.lanes[server.name] = named_lanes(tables)
         found.withdrawn.update(found.deleted({server.name: found.lanes[server.name]}))
-        kept_rows = without(found.withdrawn.get(server.name, ()), tables)
+        kept_rows = without_lanes(found.withdrawn.get(server.name, ()), tables)
         read += [(server.name, study_run, table) for study_run, table in kept_rows]
-    found.notes.extend(displaced([(study_run, table) for _, study_run, table in read]))
+    found.notes.extend(experiments_mixed([(study_run, table) for _, study_run, table in read]))
     fitting: pd.DataFrame = selection.of(joined(read, needed)).reset_index(drop=True)
     if known is None:
         for note in found.notes:
@@ -155,7 +155,7 @@ def named_lanes(tables: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
     return sorted(named - {None, ""})
 
 
-def without(deleted: Collection[str], tables: Sequence[tuple[Listed, pa.Table]]) -> list[tuple[Listed, pa.Table]]:
+def without_lanes(deleted: Collection[str], tables: Sequence[tuple[Listed, pa.Table]]) -> list[tuple[Listed, pa.Table]]:
     """Remove the rows of deleted lane runs."""
     gone = pa.array(sorted(deleted), pa.large_string())
     left = [(run, table.filter(pc.invert(pc.is_in(_lane_runs(table), gone)))) for run, table in tables]
@@ -163,13 +163,12 @@ def without(deleted: Collection[str], tables: Sequence[tuple[Listed, pa.Table]])
 
 
 def _lane_runs(table: pa.Table) -> pa.ChunkedArray:
-    """Lane run of each row; null in tables without it."""
     if LANE_RUN in table.column_names:
         return table[LANE_RUN]
     return pa.chunked_array([pa.nulls(table.num_rows, pa.large_string())])
 
 
-def displaced(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
+def experiments_mixed(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
     """Sentence about cells whose newest results are in another experiment than earlier ones.
 
     Parameters

@@ -30,7 +30,7 @@ def needed(metric: str) -> set[str]:
 def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None = None) -> tuple[Rival, ...]:
     """Cells that could beat an answer: those that rank, then the others, each best first.
 
-    `Comparison.near` decides for cells that rank. Another cell is a rival if nobody measured it, or if its figure, or
+    `Comparison.could_win` decides for cells that rank. Another cell is a rival if nobody measured it, or if its figure, or
     the better end of its interval, exceeds the answer by more than `AS_GOOD`.
 
     Parameters
@@ -41,11 +41,11 @@ def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None
         Positions of possible answers; all when left out.
     """
     asked = np.arange(len(compared.frame)) if places is None else np.asarray(places, int)
-    unsure, near = asked[compared.doubtful[asked]], asked[:0]
+    unsure, near = asked[compared.unranked[asked]], asked[:0]
     if answer is not None:
-        unsure = unsure[compared.untried[unsure] | compared.better_than(compared.hopes[unsure], answer)]
+        unsure = unsure[compared.skipped[unsure] | compared.better_than(compared.optimistic[unsure], answer)]
         ranked = asked[compared.ranks[asked]]
-        near = ranked[compared.near(answer, ranked)]
+        near = ranked[compared.could_win(answer, ranked)]
     return (
         *(_told(compared, near, answer) if answer is not None else ()),
         *(Rival(**fields) for fields in _described(compared, unsure, answer)),

@@ -151,14 +151,13 @@ def _attempt(
 
 def _quickly(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
     """Read the table without MLflow's client; None if that is impossible."""
-    content = server.quick_results(run)
+    content = server.results_without_mlflow(run)
     if content is None or _digest(content) != run.digest:
         return None
     return _kept(run, content, cache)
 
 
 def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
-    """Read the table with MLflow's client."""
     unchanged = 0
     for _ in range(_LONGEST_RECORDING):
         content = server.results(run)
@@ -168,7 +167,7 @@ def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Tabl
             return _kept(run, content, cache)
         # Whoever records a study replaces the table first, and then the tag.
         time.sleep(_BETWEEN_S)
-        now = server.again(run)
+        now = server.reload(run)
         unchanged = unchanged + 1 if now.digest == run.digest else 0
         run = now
         if unchanged == _ATTEMPTS:

@@ -121,7 +121,6 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
 
 
 def _wrong(table: pa.Table, run: Listed) -> Iterator[str]:
-    """First error of a table; empty if it is valid."""
     names = set(table.column_names)
     if missing := [name for name in _NEEDED if name not in names]:
         yield f"has no column {missing[0]}"
@@ -179,7 +178,6 @@ def _wrong_extremes(name: str, least: float, most: float) -> Iterator[str]:
 
 
 def _wrong_intervals(table: pa.Table, names: set[str]) -> Iterator[str]:
-    """Rows with only one end of an interval."""
     ends = [
         field.name for field in table.schema if pa.types.is_floating(field.type) and field.name.endswith((LOW, HIGH))
     ]
@@ -205,7 +203,6 @@ def _wrong_json(table: pa.Table, names: set[str]) -> Iterator[str]:
 
 
 def _is_declaration(declarations: dict[str, Any]) -> bool:
-    """Tell if a text declares metrics."""
     return all(
         _METRIC_NAME.fullmatch(name)
         and all(isinstance(said[key], str) for key in ("unit", "better", "expression"))

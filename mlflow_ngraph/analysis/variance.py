@@ -94,7 +94,6 @@ def _read(source: str, tracking_uri: str | None) -> tuple[pd.DataFrame, pd.DataF
 
 
 def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
-    """Variance components of one cell."""
     slices = repetitions.groupby(_SLICE, sort=False)
     processes = repetitions.groupby(["session", "loading"], sort=False)
     durations = repetitions["duration_ns"].to_numpy(float)

@@ -368,15 +368,15 @@ def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
         from mlflow_ngraph.devices.fingerprint import fingerprint
 
         with suppress(DependencyError):
-            told_before = brought("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
-            yield from filter(None, [told_before(plan.study.name, plan.device, fingerprint())])
+            warning_before = brought("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
+            yield from filter(None, [warning_before(plan.study.name, plan.device, fingerprint())])
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the results, best first, where to look for more, and what follows from them."""
     from mlflow_ngraph.analysis.closing import answers
     from mlflow_ngraph.tables.races import told
-    from mlflow_ngraph.tables.summary import refers_to, sheet, summary_rows
+    from mlflow_ngraph.tables.summary import references, sheet, summary_rows
 
     if as_json:
         output.print_json(
@@ -387,7 +387,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "where": dict(outcome.where),
                 "unrecorded": outcome.unrecorded,
                 "answers": answers(outcome.record),
-                "refers_to": refers_to(outcome.record),
+                "references": references(outcome.record),
                 "rows": [asdict(row) for row in summary_rows(outcome.record)],
                 "races": dict(outcome.record.races),
                 "left_out": dict(outcome.record.left_out),

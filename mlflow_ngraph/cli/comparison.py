@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.metrics import titled
 from mlflow_ngraph.tables.sheet import Column, Sheet, faint, markdown
-from mlflow_ngraph.tables.summary import fallback_note, measured_with
+from mlflow_ngraph.tables.summary import environment_warning, fallback_note
 from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, csv_cell, harmless, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -80,7 +80,7 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     if reasons:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {reasons.most_common(1)[0][0]}"
     for setting in dict.fromkeys(number["variables"] for number in attrs["values"] if number["variables"]):
-        yield measured_with(setting)
+        yield environment_warning(setting)
     if any(number["log_se"] is not None and number["ci_low"] is None for number in attrs["values"]):
         yield f"a figure may have {NO_INTERVAL}"
     if any(number["tied"] for number in attrs["values"]):

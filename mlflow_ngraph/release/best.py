@@ -136,7 +136,6 @@ def _look(model_id: str, tracking_uri: str, rules: Rules) -> tuple[Remote | None
 
 
 def _none(passed_over: Sequence[tuple[Candidate, str]], best: Manifest | None) -> str:
-    """Explain that no engine fits."""
     reasons: dict[str, list[Candidate]] = {}
     for candidate, reason in passed_over:
         reasons.setdefault(reason, []).append(candidate)

@@ -63,7 +63,6 @@ def markdown(
 
 
 def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] | None] | None) -> Sheet:
-    """Figures, beside those of the previous champion."""
     columns: list[tuple[str, Mapping[str, Any]]] = [("this engine", cell or {})]
     if over is not None:
         columns.append((f"version {over[0]} before", over[1] or {}))

@@ -37,7 +37,7 @@ _OWN = (
 
 
 @dataclass(frozen=True)
-class Stocked:
+class ListedEngine:
     """An engine of a tracking server."""
 
     tracking_uri: str
@@ -119,7 +119,7 @@ def read(
     *,
     metric: str = champion.METRIC,
     cache: bool = True,
-) -> list[Stocked]:
+) -> list[ListedEngine]:
     """Read the complete or partly removed engines that match the selection.
 
     Parameters
@@ -138,7 +138,7 @@ def read(
     TrackingError
         A server cannot be reached.
     """
-    engines: list[Stocked] = []
+    engines: list[ListedEngine] = []
     for given in tracking_uris or (None,):
         uri = connection.resolve_uri(given)
         cells = results.select(Selection(tags=selection.tags), uri, experiments, columns=_columns(metric), cache=cache)
@@ -151,10 +151,10 @@ def read(
     return [engine for engine in engines if engine.model_id in meant]
 
 
-def misfits(engines: Sequence[Stocked]) -> dict[str, str | None]:
-    """`Stocked.misfit` by model id, computed concurrently."""
+def misfits(engines: Sequence[ListedEngine]) -> dict[str, str | None]:
+    """`ListedEngine.misfit` by model id, computed concurrently."""
     with ThreadPoolExecutor(AT_ONCE, "ngraph-manifest") as pool:
-        answers = pool.map(Stocked.misfit, engines)
+        answers = pool.map(ListedEngine.misfit, engines)
         return {engine.model_id: answer for engine, answer in zip(engines, answers, strict=True)}
 
 
@@ -163,7 +163,7 @@ def _columns(metric: str) -> list[str]:
     return list(dict.fromkeys([*_OWN, *FILTER_COLUMNS, *estimates]))
 
 
-def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame, tagged: bool) -> list[Stocked]:
+def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame, tagged: bool) -> list[ListedEngine]:
     client = connection.reach(uri)
     with connection.talking(uri, "list the engines", connection.RECORDING):
         models = [model for model in _models(client, experiments) if str(model.status) == "READY" or _doomed(model)]
@@ -176,7 +176,8 @@ def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame,
         described = pool.map(lambda model: _unmeasured(model, uri, list(cells.columns)), others)
         measured.update(zip((model.model_id for model in others), described, strict=True))
     return [
-        Stocked(uri, model, tuple(registered.get(model.model_id, ())), measured[model.model_id]) for model in models
+        ListedEngine(uri, model, tuple(registered.get(model.model_id, ())), measured[model.model_id])
+        for model in models
     ]
 
 

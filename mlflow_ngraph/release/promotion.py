@@ -211,7 +211,6 @@ def _objections(
     metric: str,
     batch: int | None,
 ) -> tuple[str, ...]:
-    """Objections to a promotion, one clause each."""
     at = "" if batch is None else f" at batch {batch}"
     objections = list(candidate.doubts)
     if cell is None:
@@ -237,7 +236,6 @@ def _objections(
 
 
 def _tags(promotion: Promotion, metric: str, cell: Mapping[str, Any] | None) -> dict[str, str]:
-    """Tags of the version."""
     candidate = promotion.candidate
     compared = promotion.comparison
     record = {

@@ -20,7 +20,7 @@ from mlflow_ngraph import addresses
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.metrics import CELL_METRICS
-from mlflow_ngraph.release.inventory import AT_ONCE, Stocked
+from mlflow_ngraph.release.inventory import AT_ONCE, ListedEngine
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.verdicts import Verdict
@@ -49,7 +49,7 @@ class Rules:
     aliased: bool = False
     """Prune engines with an alias, too."""
 
-    def superfluous(self, engines: Sequence[Stocked]) -> list[Stocked]:
+    def superfluous(self, engines: Sequence[ListedEngine]) -> list[ListedEngine]:
         """Engines to prune, the oldest first."""
         kept = {*self._best(engines), *self._newest(engines)}
         superfluous = [
@@ -59,15 +59,15 @@ class Rules:
         ]
         return sorted(superfluous, key=lambda engine: (not engine.interrupted, -engine.age_s))
 
-    def _protected(self, engine: Stocked) -> bool:
+    def _protected(self, engine: ListedEngine) -> bool:
         if engine.aliases:
             return not self.aliased
         return bool(engine.versions) and not (self.registered or self.aliased)
 
-    def _old(self, engine: Stocked) -> bool:
+    def _old(self, engine: ListedEngine) -> bool:
         return self.older_than_s is None or engine.age_s > self.older_than_s
 
-    def _best(self, engines: Sequence[Stocked]) -> Iterator[str]:
+    def _best(self, engines: Sequence[ListedEngine]) -> Iterator[str]:
         if self.keep_best is None:
             return
         every = pd.concat([engine.cells for engine in engines], ignore_index=True)
@@ -76,7 +76,7 @@ class Rules:
         for _, rows in ordered.groupby(list(GROUP), sort=False, dropna=False):
             yield from rows["model_id"].drop_duplicates().head(self.keep_best)
 
-    def _newest(self, engines: Sequence[Stocked]) -> Iterator[str]:
+    def _newest(self, engines: Sequence[ListedEngine]) -> Iterator[str]:
         if self.keep_newest is None:
             return
         ages = {engine.model_id: engine.age_s for engine in engines}
@@ -86,14 +86,14 @@ class Rules:
             yield from rows["model_id"].drop_duplicates().head(self.keep_newest)
 
 
-def sizes(engines: Sequence[Stocked]) -> dict[str, int]:
+def sizes(engines: Sequence[ListedEngine]) -> dict[str, int]:
     """Bytes of each engine's files on its server, by model id."""
     with ThreadPoolExecutor(AT_ONCE, "ngraph-sizes") as pool:
         bytes_taken = pool.map(_size, engines)
         return {engine.model_id: size for engine, size in zip(engines, bytes_taken, strict=True)}
 
 
-def remove(engine: Stocked) -> None:
+def remove(engine: ListedEngine) -> None:
     """Delete an engine's files, its versions, and its LoggedModel. Can be repeated.
 
     Raises
@@ -117,7 +117,7 @@ def remove(engine: Stocked) -> None:
         client.delete_logged_model(engine.model_id)
 
 
-def _delete_files(client: MlflowClient, engine: Stocked, repository: ArtifactRepository) -> None:
+def _delete_files(client: MlflowClient, engine: ListedEngine, repository: ArtifactRepository) -> None:
     where = addresses.shown(engine.model.artifact_location)
     try:
         # Without its manifest nobody takes what is left for an engine.
@@ -134,19 +134,12 @@ def _delete_files(client: MlflowClient, engine: Stocked, repository: ArtifactRep
         raise TrackingError(f"engine {engine.model_id}: {where} still has {', '.join(left)}: prune again")
 
 
-def _restore(client: MlflowClient, engine: Stocked) -> None:
+def _restore(client: MlflowClient, engine: ListedEngine) -> None:
     client.finalize_logged_model(engine.model_id, "READY")
     client.delete_logged_model_tag(engine.model_id, Tag.PRUNED)
 
 
-def _repository(engine: Stocked) -> Any:
-    """Artifact repository of an engine's files.
-
-    Raises
-    ------
-    TrackingError
-        The server names a place that is not the engine's: nothing is deleted there.
-    """
+def _repository(engine: ListedEngine) -> Any:
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     location = engine.model.artifact_location
@@ -158,7 +151,7 @@ def _repository(engine: Stocked) -> Any:
     return get_artifact_repository(location, tracking_uri=engine.tracking_uri)
 
 
-def _size(engine: Stocked) -> int:
+def _size(engine: ListedEngine) -> int:
     with connection.talking(engine.tracking_uri, f"look at engine {engine.model_id}", connection.RECORDING):
         repository = _repository(engine)
         total, waiting = 0, [""]

@@ -161,7 +161,6 @@ def _offered(remote: Remote, rules: Rules) -> _Offer:
 
 
 def _brought(offer: _Offer, ground: Landing, progress: Progress) -> tuple[Package, Verification]:
-    """Download the package and test it in a process of its own."""
     with LoadCheck(offer.manifest.spec) as trial:
         package = download.fill(offer.remote, offer.manifest, offer.described.content, ground.package, progress)
         offer.put_signature(package.directory)
@@ -169,7 +168,6 @@ def _brought(offer: _Offer, ground: Landing, progress: Progress) -> tuple[Packag
 
 
 def _default(offer: _Offer, home: str | Path | None) -> Path:
-    """Directory named after the digest of the manifest."""
     spec, label = offer.manifest.spec, offer.manifest.origin.label
     batches = "-".join(map(str, spec.batch_sizes))
     digest = str(offer.remote.digest)[:8]
@@ -215,7 +213,6 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
 
 
 def _check_room(directory: Path, manifest: Manifest, ground: Landing) -> None:
-    """Check the free disk space before the download."""
     there = sum(path.stat().st_size for path in ground.package.rglob("*") if path.is_file())
     missing, free = manifest.size_bytes - there, shutil.disk_usage(directory).free
     if missing > free:

@@ -1,7 +1,8 @@
-"""Columns and types of the tidy table. Imports little, because verbs that only read start here."""
+"""Columns, types and metrics of the tidy table. Imports little, because verbs that only read start here."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
 
@@ -19,6 +20,7 @@ from mlflow_ngraph.metrics import (
     TABLE,
     TEXT_COLUMNS,
     TIME_COLUMNS,
+    Metric,
 )
 
 NUMBERS = frozenset((*TIME_COLUMNS, *CELL_METRICS, *ESTIMATES))
@@ -29,6 +31,7 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(NUMBERS, "float64"),
 }
 _KINDS = sorted(set(_TYPES.values()))
+_DECLARED = "custom_metrics"
 
 
 def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
@@ -65,3 +68,19 @@ def _arrow(field: pa.Field) -> pa.DataType:
     if field.name in NUMBERS or pa.types.is_null(field.type):
         return pa.float64()
     return pa.large_string() if pa.types.is_string(field.type) else field.type
+
+
+def metrics_of(frame: pd.DataFrame) -> dict[str, Metric]:
+    """Every metric of the table by name. The latest of several declarations counts."""
+    metrics = {name: metric for name, metric in CELL_METRICS.items() if name in frame.columns}
+    if _DECLARED not in frame.columns:
+        return metrics
+    rows = frame[frame[_DECLARED].fillna("") != ""]
+    if "started_at" in rows.columns:
+        rows = rows.sort_values("started_at", kind="stable")
+    for text in rows[_DECLARED].drop_duplicates(keep="last"):
+        declared: dict[str, dict[str, Any]] = json.loads(text)
+        for name, said in declared.items():
+            if name in frame.columns:
+                metrics[name] = Metric(name, said["unit"], said["better"], said["expression"])
+    return metrics

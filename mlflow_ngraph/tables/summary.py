@@ -125,7 +125,7 @@ def fallback_note(nodes: int) -> str:
     return f"{counted(nodes, 'node')} fell back to another provider" if nodes else ""
 
 
-def measured_with(variables: str) -> str:
+def environment_warning(variables: str) -> str:
     """Warning about environment variables set while measuring."""
     return f"measured with {variables}, which may make one compiler faster or slower than it is without"
 
@@ -146,7 +146,7 @@ def summary_rows(record: StudyRecord) -> list[SummaryRow]:
     return [row for _, rows in ranked for row in _ranked(rows)]
 
 
-def refers_to(record: StudyRecord) -> list[str]:
+def references(record: StudyRecord) -> list[str]:
     """Name the references of speed-ups and parity, workloads without a baseline, and a processor that does not fit the
     profile.
     """
@@ -167,7 +167,7 @@ def refers_to(record: StudyRecord) -> list[str]:
     return [*(["; ".join(said)] if said else []), *_without_baseline(record), *([other] if other else [])]
 
 
-def shortfall(record: StudyRecord) -> str:
+def wide_intervals(record: StudyRecord) -> str:
     """Sentence about intervals wider than the study requested; empty if there are none."""
     if record.study.get("repetitions") != "auto":
         return ""
@@ -191,7 +191,6 @@ def _span(shares: Sequence[float]) -> str:
 
 
 def _without_baseline(record: StudyRecord) -> Iterator[str]:
-    """Line for each measured workload without the baseline."""
     measured: dict[tuple[str, str], dict[str, str]] = {}
     for lane in record.lanes.values():
         if any("throughput" in cell.metrics for cell in lane.cells.values()):
@@ -225,8 +224,8 @@ def sheet(record: StudyRecord) -> Sheet:
         [list(_cells(row, several)) for row in rows],
         [
             _tally(rows),
-            *refers_to(record),
-            *filter(None, [shortfall(record)]),
+            *references(record),
+            *filter(None, [wide_intervals(record)]),
             *(Cell(line, tone="warning") for line in (*_noise(rows), *_variables(rows))),
         ],
         one="cell",
@@ -276,7 +275,6 @@ def _interval(ends: tuple[float, float] | None) -> str:
 
 
 def _tally(rows: Sequence[SummaryRow]) -> Cell:
-    """Count the verdicts."""
     counts = Counter(str(row.verdict) for row in rows)
     fine = counts.pop(str(Verdict.OK), 0)
     others = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
@@ -292,7 +290,7 @@ def _noise(rows: Sequence[SummaryRow]) -> Iterator[str]:
 
 
 def _variables(rows: Sequence[SummaryRow]) -> Iterator[str]:
-    yield from map(measured_with, dict.fromkeys(row.variables for row in rows if row.variables))
+    yield from map(environment_warning, dict.fromkeys(row.variables for row in rows if row.variables))
 
 
 def _ranked(rows: list[SummaryRow]) -> list[SummaryRow]:

@@ -11,7 +11,8 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import NOISE, Metric, is_uncertainty
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.ui.query import GROUPS, Query
 from mlflow_ngraph.verdicts import Verdict
@@ -140,7 +141,6 @@ def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
 
 
 def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
-    """Curve over batch size for each lane, with intervals."""
     known = frame[frame[metric].notna() & frame["batch"].notna()].sort_values("batch")
     low, high = significance.interval(known, metric)
     columns = {name: list(map(plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
@@ -233,8 +233,7 @@ def _batch(shown: pd.DataFrame, question: Query) -> int:
 
 
 def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Metrics that can be shown, including those that studies declare."""
-    known = vocabulary.known(frame)
+    known = metrics_of(frame)
     return {name: metric for name, metric in known.items() if not is_uncertainty(name)}
 
 

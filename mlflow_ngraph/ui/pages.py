@@ -165,7 +165,6 @@ def _told(content: dict[str, Any], status: int = 200) -> Response:
 
 
 def _sent(content: bytes, kind: str, status: int = 200) -> Response:
-    """Build a response, compressed where the browser accepts it."""
     packed = len(content) > _SMALL and "gzip" in request.accept_encodings.values()
     answer = Response(_packed(content) if packed else content, status, content_type=f"{kind}; charset=utf-8")
     answer.headers["Vary"] = "Accept-Encoding"

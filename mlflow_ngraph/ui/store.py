@@ -96,7 +96,6 @@ class ResultStore:
             return frame
 
     def _deleted(self, source: Server, runs: Sequence[Listed]) -> frozenset[str]:
-        """Deleted lane runs of these studies."""
         new = [run for run in runs if (run.run_id, run.digest) not in self._lanes]
         tables = table_cache.read(source, new, [results.LANE_RUN], self._cache, lambda note: None)
         named = {run.run_id: results.named_lanes([(run, table)]) for run, table in tables}
@@ -108,8 +107,8 @@ class ResultStore:
         """Find the studies with the newest results, then read only those in full. Most studies are history."""
         notes: list[str] = []
         wanted = [*_ORDER.names, results.LANE_RUN]
-        known = results.without(deleted, table_cache.read(source, runs, wanted, self._cache, notes.append))
-        notes += results.displaced(known)
+        known = results.without_lanes(deleted, table_cache.read(source, runs, wanted, self._cache, notes.append))
+        notes += results.experiments_mixed(known)
         if not known:
             nothing: pd.DataFrame = results.joined([], None).assign(experiment_id="")
             nothing.attrs[NOTES] = notes
@@ -120,7 +119,7 @@ class ResultStore:
         ]
         newest = latest(pa.concat_tables(parts).to_pandas(), ("cell", "fingerprint"))
         needed = [known[place][0] for place in sorted(newest["place"].unique())]
-        read = results.without(deleted, table_cache.read(source, needed, None, self._cache, notes.append))
+        read = results.without_lanes(deleted, table_cache.read(source, needed, None, self._cache, notes.append))
         whole = results.joined([(self._server.name, run, table) for run, table in read], None)
         frame = latest(whole)
         experiments = {run.run_id: run.experiment_id for run in runs}
@@ -145,13 +144,13 @@ class _Fetched(Server):
         super().__init__(uri)
         self._fetch = fetch
 
-    def quick_results(self, run: Listed) -> bytes | None:
+    def results_without_mlflow(self, run: Listed) -> bytes | None:
         return self._fetch(run.run_id, Artifact.RESULTS)
 
     def results(self, run: Listed) -> bytes | None:
         return self._fetch(run.run_id, Artifact.RESULTS)
 
-    def again(self, run: Listed) -> Listed:
+    def reload(self, run: Listed) -> Listed:
         return next((candidate for candidate in self.study_runs() if candidate.run_id == run.run_id), run)
 
     def talking(self) -> AbstractContextManager[None]:

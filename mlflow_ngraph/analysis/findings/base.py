@@ -92,7 +92,7 @@ class Questions:
     """Takes the positions of significant hypotheses, and all adjusted p-values."""
 
 
-class Table:
+class Cells:
     """Cells that findings are about: the latest row of each cell on each machine.
 
     Parameters
@@ -120,7 +120,7 @@ class Table:
     def answers(self) -> list[tuple[Answer, Places]]:
         """Recommendation for each model and machine, with its ranking cells."""
         compared = Comparison(self.latest, CELL_METRICS["throughput"])
-        return list(decision.answers(compared, compared.ranks | compared.doubtful, ("workload", "place")))
+        return list(decision.answers(compared, compared.ranks | compared.unranked, ("workload", "place")))
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:

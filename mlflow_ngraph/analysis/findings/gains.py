@@ -11,10 +11,10 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.decision import times
 from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
+    Cells,
     Finding,
     Places,
     Questions,
-    Table,
     command,
     figures_of,
     filters,
@@ -32,7 +32,7 @@ from mlflow_ngraph.text import UNSTEADY_MARK, plain
 _WHERE = ("place", "threads", "precision", "mode", "baseline")
 
 
-def gains(table: Table) -> Questions:
+def gains(table: Cells) -> Questions:
     """Cells in which a compiler is faster than the baseline."""
     known = significance.figures(table.ok, "speedup") if "speedup" in table.ok else unknown(len(table.ok))
     rows = np.flatnonzero(table.compiled())
@@ -88,7 +88,7 @@ def gains(table: Table) -> Questions:
 
 
 def _beside(
-    table: Table, rows: Places, ratios: Estimate, of_model: Places, lead: int, said: Callable[[int], str]
+    table: Cells, rows: Places, ratios: Estimate, of_model: Places, lead: int, said: Callable[[int], str]
 ) -> str:
     """Same compiler at other batch sizes, and the closest other cell at this one."""
     first = table.row(rows[lead])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.findings.base import Finding, Table, command, filters, identity_of, listed, sentence, weight
+from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, filters, identity_of, listed, sentence, weight
 from mlflow_ngraph.metrics import TOUCHED
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
@@ -28,7 +28,7 @@ _ALIKE = ("label", "verdict", "reason")
 _LONGEST = 160
 
 
-def findings(table: Table) -> list[Finding]:
+def findings(table: Cells) -> list[Finding]:
     """Findings about models that fail in eager execution, other failures by compiler and verdict, and disturbed
     devices.
     """
@@ -41,7 +41,7 @@ def findings(table: Table) -> list[Finding]:
     return troubles
 
 
-def _of_verdicts(table: Table, bad: pd.DataFrame) -> list[Finding]:
+def _of_verdicts(table: Cells, bad: pd.DataFrame) -> list[Finding]:
     alike = bad.assign(eager=bad["compiler"] == BASELINE).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
     of_model = (alike["compiler"].transform("nunique") > 1) & alike["eager"].transform("any")
     of_model &= bad["reason"].fillna("") != ""  # without one nobody knows whether they failed alike
@@ -53,8 +53,7 @@ def _of_verdicts(table: Table, bad: pd.DataFrame) -> list[Finding]:
     return troubles
 
 
-def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:
-    """Disturbances of a machine while measuring."""
+def _of_machine(table: Cells, cells: pd.DataFrame) -> Finding:
     row, beside = cells.iloc[0], _like(table.latest, cells.iloc[0], ("place",))
     reason = cells["noise"].value_counts().index[0]
     return Finding(
@@ -70,7 +69,7 @@ def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:
     )  # fmt: skip
 
 
-def _of_model(table: Table, cells: pd.DataFrame) -> Finding:
+def _of_model(table: Cells, cells: pd.DataFrame) -> Finding:
     """Failures without a compiler, which no compiler is to blame for."""
     row = cells.iloc[0]
     verdict = str(row["verdict"])
@@ -85,7 +84,7 @@ def _of_model(table: Table, cells: pd.DataFrame) -> Finding:
     )
 
 
-def _of_compiler(table: Table, cells: pd.DataFrame) -> Finding:
+def _of_compiler(table: Cells, cells: pd.DataFrame) -> Finding:
     row = cells.iloc[0]
     verdict, beside = str(row["verdict"]), _beside(table.latest, row, "compiler_label")
     texts = [f"{cell['label']} at batch {cell['batch']}" for _, cell in cells.iterrows()]
@@ -99,16 +98,8 @@ def _of_compiler(table: Table, cells: pd.DataFrame) -> Finding:
     )
 
 
-def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str, share: float) -> Finding:
-    """Finding about cells of one verdict.
-
-    Parameters
-    ----------
-    says : str
-        Label of the first reason.
-    share : float
-        Share among the cells that could have the verdict.
-    """
+def _finding(table: Cells, cells: pd.DataFrame, title: str, text: str, says: str, share: float) -> Finding:
+    """Finding about cells of one verdict."""
     verdict = str(cells["verdict"].iloc[0])
     kind, lost = _KINDS[Verdict(verdict)][0], _were_ok(table, cells)
     reasons = [reason for reason in cells["reason"].dropna() if reason]
@@ -146,7 +137,7 @@ def _like(latest: pd.DataFrame, row: pd.Series[Any], names: Sequence[str]) -> pd
     return beside
 
 
-def _were_ok(table: Table, cells: pd.DataFrame) -> list[str]:
+def _were_ok(table: Cells, cells: pd.DataFrame) -> list[str]:
     """Cells that an earlier study measured successfully on the same machine."""
     earlier = table.all[(table.all["verdict"] == str(Verdict.OK)) & table.all["cell"].isin(cells["cell"])]
     known = set(zip(earlier["cell"], earlier["fingerprint"], strict=True))

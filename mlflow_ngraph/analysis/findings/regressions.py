@@ -14,10 +14,10 @@ from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.findings.base import (
     BELOW,
+    Cells,
     Finding,
     Places,
     Questions,
-    Table,
     change,
     command,
     figures_of,
@@ -33,13 +33,13 @@ from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
 
 
-def regressions(table: Table) -> Questions:
+def regressions(table: Cells) -> Questions:
     """Cells that are slower in the latest study, on the same machine."""
     rows, now, before = _runs(table)
     earlier = rows[~rows.index.isin(now)]
     between = between_studies.of_machines(earlier, set(rows["device"].dropna()), "throughput")
     plainly = Comparison(rows, METRICS["throughput"]).ratios(now, before)
-    ratios = between_studies.allowed_for(plainly, rows, now, before, between)
+    ratios = between_studies.widened_between(plainly, rows, now, before, between)
 
     def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
         arms = _numbers(rows, ("place", "threads", "compiler_label", "precision", "mode", "study_id"))
@@ -86,7 +86,7 @@ def regressions(table: Table) -> Questions:
     return Questions(ratios.p_below(BELOW), answer)
 
 
-def _runs(table: Table) -> tuple[pd.DataFrame, Places, Places]:
+def _runs(table: Cells) -> tuple[pd.DataFrame, Places, Places]:
     """All ok rows, and the positions of the last two of each repeated cell."""
     measured = table.all[table.all["throughput"].notna()]
     rows = measured.reset_index(drop=True)

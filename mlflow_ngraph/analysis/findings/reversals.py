@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
     BELOW,
+    Cells,
     Finding,
     Places,
     Questions,
-    Table,
     change,
     command,
     figures_of,
@@ -31,7 +31,7 @@ from mlflow_ngraph.analysis.findings.base import (
 from mlflow_ngraph.estimates import Estimate
 
 
-def compiled(table: Table) -> Questions:
+def compiled(table: Cells) -> Questions:
     """Pairs that a compiler reorders against the baseline on the same device."""
     base = table.baselines()
     rows = np.flatnonzero(table.compiled() & (base >= 0))
@@ -71,7 +71,7 @@ def compiled(table: Table) -> Questions:
     return Questions(_p_values(eager, fast), answer)
 
 
-def devices(table: Table) -> Questions:
+def devices(table: Cells) -> Questions:
     """Pairs that two devices order differently with the same compiler."""
     config = ("compiler_label", "precision", "mode", "batch")
     first, second = _ordered(table, *pairs(table.codes("block", "place", "threads", *config)))
@@ -144,7 +144,7 @@ def _strongest(group: Places, side: Estimate, other: Estimate) -> int:
     return int(group[np.argmax(_size(side, other)[group])])
 
 
-def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Places]:
+def _ordered(table: Cells, first: Places, second: Places) -> tuple[Places, Places]:
     """Pairs of different models, ordered by name so that equal pairs match."""
     names = table.codes("workload")
     texts = table.ok["workload"].to_numpy(str)
@@ -154,19 +154,19 @@ def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Place
     return np.where(swap, second, first), np.where(swap, first, second)
 
 
-def _codes(table: Table, names: tuple[str, ...], first: Places, second: Places) -> Places:
+def _codes(table: Cells, names: tuple[str, ...], first: Places, second: Places) -> Places:
     """Number the pairs that are equal in these columns, including the second model."""
     own, models = table.codes(*names), table.codes("workload")
     codes: Places = own[first] * (int(models.max(initial=0)) + 1) + models[second]
     return codes
 
 
-def _rows(table: Table, first: Places, group: Places, but: int) -> list[Any]:
+def _rows(table: Cells, first: Places, group: Places, but: int) -> list[Any]:
     return [table.row(first[place]) for place in group if place != but]
 
 
 def _evidence(
-    table: Table,
+    table: Cells,
     first: Places,
     second: Places,
     place: int,
@@ -176,7 +176,6 @@ def _evidence(
     near: str,
     far: str,
 ) -> dict[str, Any]:
-    """Ratios of two models on either side."""
     return {
         **identity_of(table.row(first[place])),
         "than": str(table.row(second[place])["label"]),

@@ -14,10 +14,10 @@ from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
     BELOW,
+    Cells,
     Finding,
     Places,
     Questions,
-    Table,
     change,
     command,
     figures_of,
@@ -35,7 +35,7 @@ FLAT = 1.05
 _OPTION = re.compile(r"(?<=[?&])(width|depth)=(\d{1,9})(?!\d)")
 
 
-def knees(table: Table) -> Questions:
+def knees(table: Cells) -> Questions:
     """Batch sizes beyond which throughput stops growing."""
     knee, before, later, owner = _steps(table)
     growth = table.rates.take(knee).over(table.rates.take(before))
@@ -87,15 +87,15 @@ def knees(table: Table) -> Questions:
     return Questions(p_values, answer)
 
 
-def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
+def _doubtful(table: Cells, knee: Places) -> NDArray[np.bool_]:
     """Mark batch sizes below one that cannot rank but may pay."""
     lane = ["place", "threads", "workload", "compiler_label", "precision", "mode"]
     throughput = CELL_METRICS["throughput"]
     compared = Comparison(table.latest, throughput)
-    unsure = table.latest[compared.doubtful]
+    unsure = table.latest[compared.unranked]
     if unsure.empty:
         return np.zeros(len(knee), bool)
-    hoped = unsure[[*lane, "batch"]].assign(hoped=compared.hopes[compared.doubtful])
+    hoped = unsure[[*lane, "batch"]].assign(hoped=compared.optimistic[compared.unranked])
     asked = table.ok.iloc[knee][[*lane, "batch", throughput.name]].reset_index(drop=True).reset_index(names="knee")
     both = asked.merge(hoped, on=lane, suffixes=("", "_later"))
     pays = (both["batch_later"] > both["batch"]) & (both["hoped"] > FLAT * both[throughput.name])
@@ -104,7 +104,7 @@ def _doubtful(table: Table, knee: Places) -> NDArray[np.bool_]:
     return mask
 
 
-def _steps(table: Table) -> tuple[Places, Places, Places, Places]:
+def _steps(table: Cells) -> tuple[Places, Places, Places, Places]:
     """Every inner batch size of a lane, the one before, all larger ones, and their owners."""
     lanes = table.codes("place", "threads", "workload", "compiler_label", "precision", "mode")
     batches = table.ok["batch"].to_numpy(int)
@@ -122,7 +122,7 @@ def _steps(table: Table) -> tuple[Places, Places, Places, Places]:
     return np.array(knee, np.int64), np.array(before, np.int64), np.array(later, np.int64), np.array(owner, np.int64)
 
 
-def friction(table: Table) -> Questions:
+def friction(table: Cells) -> Questions:
     """Widths from which blocks scale worse with the batch size than the narrowest block."""
     rows, narrow, widths, styles = _blocks(table)
     whole = significance.figures(table.ok, "ase") if "ase" in table.ok else unknown(len(table.ok))
@@ -166,7 +166,7 @@ def friction(table: Table) -> Questions:
     return Questions(ratios.p_below(BELOW), answer)
 
 
-def _blocks(table: Table) -> tuple[Places, Places, NDArray[np.int64], NDArray[Any]]:
+def _blocks(table: Cells) -> tuple[Places, Places, NDArray[np.int64], NDArray[Any]]:
     """Block cells, the narrowest otherwise equal block of each, widths of all cells, and kinds of block."""
     texts = table.ok["workload"].to_numpy(str)
     options = [dict(_OPTION.findall(text)) if text.startswith("block:") else {} for text in texts]

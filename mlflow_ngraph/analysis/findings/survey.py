@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.findings import gains, health, losses, regressions, reversals, scaling, undecided
-from mlflow_ngraph.analysis.findings.base import Finding, Table
+from mlflow_ngraph.analysis.findings import gains, health, losses, regressions, reversals, scaling
+from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, identity_of, weight
 from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.text import counted
 
@@ -57,11 +58,11 @@ def survey(frame: pd.DataFrame) -> Survey:
     """As `find`, with the number of tests."""
     if frame.empty:
         return Survey([], 0, 0)
-    table = Table(frame)
+    table = Cells(frame)
     asked = [ask(table) for ask in _KINDS]
     p_values = np.concatenate([hypotheses.p_values for hypotheses in asked])
     adjusted = significance.holm(p_values)
-    findings = [*health.findings(table), *undecided.findings(table)]
+    findings = [*health.findings(table), *undecided(table)]
     start = 0
     for questions in asked:
         own = adjusted[start : start + len(questions.p_values)]
@@ -72,6 +73,43 @@ def survey(frame: pd.DataFrame) -> Survey:
             findings += questions.answer(sure, own)
     findings.sort(key=lambda finding: -finding.weight)
     return Survey(findings, int(np.count_nonzero(~np.isnan(p_values))), len(table.latest))
+
+
+def undecided(table: Cells) -> list[Finding]:
+    """One finding for each undecided answer, and one for each tie between compilers."""
+    found = []
+    for answer, _ in table.answers:
+        best = answer.row
+        if best is None:
+            continue
+        others = [row for row in answer.equals if row["compiler_label"] != best["compiler_label"]]
+        if answer.rivals:
+            kind, what = "undecided", "the batch size that runs" if answer.decided else "what runs"
+            title = f"{what} {best['label']} fastest on {table.context(best)} is undecided"
+            evidence = [rival.to_plain() for rival in answer.rivals]
+            hopes = [
+                rival.ratio_ci_high or (1.0 if rival.value is None else rival.value / best["throughput"])
+                for rival in answer.rivals
+            ]
+            size = math.log(max(hopes))
+        elif others:
+            kind, size = "tie", 0.0
+            names = dict.fromkeys(str(row["compiler_label"]) for row in (best, *others))
+            title = f"{best['label']} on {table.context(best)}: either of {' and '.join(names)}"
+            evidence = [identity_of(row) for row in (best, *others)]
+        else:
+            continue
+        found.append(
+            Finding(
+                kind,
+                title,
+                f"{answer.said[0].upper()}{answer.said[1:]}",
+                evidence,
+                command("compare", {"devices": [best["device"]], "workloads": [best["label"]]}, "--intervals"),
+                weight(kind, size),
+            )
+        )
+    return found
 
 
 def markdown(findings: list[Finding]) -> str:
@@ -87,5 +125,4 @@ def markdown(findings: list[Finding]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape text for Markdown."""
     return text.replace("*", r"\*").replace("<", "&lt;")
