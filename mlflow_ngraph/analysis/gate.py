@@ -125,14 +125,10 @@ def gate(
     pd.DataFrame
         One row a cell and metric, with the columns of `COLUMNS`; ``outcome`` is ``passed``, ``failed``, ``could not
         tell``, ``missing`` (of the candidate), ``not ok`` (of the candidate) or ``unmeasured`` (the metric, on either
-        side).
-        ``attrs`` has ``outcome`` (``passed``, ``failed`` or ``could not tell``), ``tested`` (hypotheses), ``common``
-        (cells
-        of both sides), ``labels`` (models of both sides), ``new`` (cells of the candidate alone), ``skipped`` (cells of
-        the
-        baseline that are not ``ok``), ``machines`` (of both sides), ``between_studies`` (what was allowed for, by
-        metric),
-        ``candidate``, ``baseline`` and ``thresholds``.
+        side). ``attrs`` has ``outcome`` (``passed``, ``failed`` or ``could not tell``), ``tested`` (hypotheses),
+        ``common`` (cells of both sides), ``labels`` (models of both sides), ``new`` (cells of the candidate alone),
+        ``skipped`` (cells of the baseline that are not ``ok``), ``machines`` (of both sides), ``between_studies`` (what
+        was allowed for, by metric), ``candidate``, ``baseline`` and ``thresholds``.
 
     Raises
     ------

@@ -78,12 +78,10 @@ def recommend(
         One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
         the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and
         devices for which nothing keeps all limits, with the reasons, ``attrs["answers"]`` the sentence for each other
-        one, and
-        ``attrs["undecided"]`` those of them for which nothing is ``best`` because of ``rivals`` that could beat it;
-        ``attrs["between_studies"]`` what another study changes on the
-        machines of which that can be told; ``attrs`` also says ``objective``, ``metric``, ``baseline`` (of ratios),
-        ``unit``,
-        ``better``, ``limits``, ``fleet`` and ``front``.
+        one, and ``attrs["undecided"]`` those of them for which nothing is ``best`` because of ``rivals`` that could
+        beat it; ``attrs["between_studies"]`` what another study changes on the machines of which that can be told;
+        ``attrs`` also says ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``, ``better``, ``limits``,
+        ``fleet`` and ``front``.
 
     Raises
     ------
@@ -91,8 +89,7 @@ def recommend(
         There is no such objective or metric, or a filter names what the table does not have.
     UsageError
         Neither high nor low is better; no cell has the metric; a metric refers to several baselines; or no cell fits
-        all
-        filters.
+        all filters.
     """
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
     asked = replace(selection or Selection(), **given)

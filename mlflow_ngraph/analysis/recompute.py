@@ -49,8 +49,7 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
     ------
     TrackingError
         The server cannot be reached, or the run lacks what is needed, or its files are not those that a study wrote: a
-        line of
-        the journal does not check, or the table is not the one that the run's tags speak of.
+        line of the journal does not check, or the table is not the one that the run's tags speak of.
     """
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)

@@ -30,8 +30,8 @@ def needed(metric: str) -> set[str]:
 def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None = None) -> tuple[Rival, ...]:
     """Cells that could beat an answer: those that rank, then the others, each best first.
 
-    `Comparison.could_win` decides for cells that rank. Another cell is a rival if nobody measured it, or if its figure, or
-    the better end of its interval, exceeds the answer by more than `AS_GOOD`.
+    `Comparison.could_win` decides for cells that rank. Another cell is a rival if nobody measured it, or if its figure,
+    or the better end of its interval, exceeds the answer by more than `AS_GOOD`.
 
     Parameters
     ----------

@@ -38,13 +38,10 @@ def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
     -------
     pd.DataFrame
         One row a cell that was timed: how many processes, slices and repetitions there were; for each of these levels
-        the
-        standard deviation that it adds, as a share of a duration, and its share of the variance of the cell's mean
-        (missing
-        where it cannot be told); the repetitions of a slice, and with how many of them a given time would tell most;
-        what
-        share of the time that would take for the same error; which share of the variance of the ratio to the baseline's
-        slices the shared rounds have taken away (negative where they have added to it).
+        the standard deviation that it adds, as a share of a duration, and its share of the variance of the cell's mean
+        (missing where it cannot be told); the repetitions of a slice, and with how many of them a given time would tell
+        most; what share of the time that would take for the same error; which share of the variance of the ratio to the
+        baseline's slices the shared rounds have taken away (negative where they have added to it).
 
     Raises
     ------

@@ -78,9 +78,10 @@ def promote(
 ) -> Promotion:
     """Register an engine as a version of a registered model, and let the alias of its device point at it.
 
-    It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by ``metric``
-    at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was measured of
-    the same model and precision on this machine may be able to beat it, for all that can be told; see `Duel.rivals`.
+    It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by
+    ``metric`` at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was
+    measured of the same model and precision on this machine may be able to beat it, for all that can be told; see
+    `Duel.rivals`.
 
     Parameters
     ----------

@@ -42,8 +42,7 @@ def document(record: StudyRecord) -> dict[str, Any]:
     -------
     dict[str, Any]
         ``races`` by workload, as the journal says how they ended; ``left``: the cells that left a race, in the order of
-        the
-        rounds, each with its evidence; ``left_out``: the cells that were not measured, with the reason.
+        the rounds, each with its evidence; ``left_out``: the cells that were not measured, with the reason.
     """
     left = [
         {**_cell(record, cell.lane, cell.batch), **cell.left}
