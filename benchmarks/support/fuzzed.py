@@ -225,7 +225,7 @@ def tables(corpus: Corpus) -> Format:
 
     from mlflow_ngraph.analysis import cells, compare, findings, gate, history, recommend, results, table_checks
     from mlflow_ngraph.analysis.gate import Side
-    from mlflow_ngraph.analysis.listing import Listed
+    from mlflow_ngraph.analysis.listing import ListedRun
     from mlflow_ngraph.analysis.pivot import Pivot
     from mlflow_ngraph.cli import comparison
     from mlflow_ngraph.errors import UsageError
@@ -242,7 +242,7 @@ def tables(corpus: Corpus) -> Format:
     path = corpus.scratch / "results.parquet"
     results_file.write(made.from_record(replay.load(corpus.study)), path)
     whole, good = path.read_bytes(), pq.read_table(path)
-    run = Listed("run", "experiment", "1", "", {Tag.STUDY_ID: corpus.study.name})
+    run = ListedRun("run", "experiment", "1", "", {Tag.STUDY_ID: corpus.study.name})
 
     def spoil(rng: random.Random) -> bytes:
         if rng.random() < 0.4:
@@ -255,7 +255,7 @@ def tables(corpus: Corpus) -> Format:
         except pa.ArrowException:  # what no file can hold
             return altered(whole, rng)
 
-    others = Listed("other", "experiment", "1", "", {Tag.STUDY_ID: "other"})
+    others = ListedRun("other", "experiment", "1", "", {Tag.STUDY_ID: "other"})
     place = good.schema.get_field_index("study_id")
     names = pa.array(["other"] * len(good), good.schema.field(place).type)
     right = table_checks.parsed(written(good.set_column(place, good.schema.field(place), names)), others)

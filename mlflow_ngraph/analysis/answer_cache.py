@@ -18,7 +18,7 @@ from mlflow_ngraph import user_cache
 from mlflow_ngraph.version import __version__
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.analysis.listing import Found
+    from mlflow_ngraph.analysis.listing import FoundRuns
 
 _KEPT = 200
 """Number of answers to keep; the oldest go first."""
@@ -35,7 +35,7 @@ A = TypeVar("A", bound=Plain)
 
 
 def answer(
-    question: Mapping[str, Any], found: Found | None, compute: Callable[[], A], read: Callable[[dict[str, Any]], A]
+    question: Mapping[str, Any], found: FoundRuns | None, compute: Callable[[], A], read: Callable[[dict[str, Any]], A]
 ) -> A:
     """Look up an answer, or compute and keep it.
 
@@ -45,7 +45,7 @@ def answer(
     ----------
     question : Mapping[str, Any]
         Plain values by name; everything that the answer depends on besides the results.
-    found : Found | None
+    found : FoundRuns | None
         Study runs of the question; None skips the cache.
     read : Callable[[dict[str, Any]], A]
         Inverse of ``to_plain``.
@@ -93,7 +93,7 @@ class Answers:
                 Path(entry.path).unlink(missing_ok=True)
 
 
-def name_of(question: Mapping[str, Any], found: Found) -> str | None:
+def name_of(question: Mapping[str, Any], found: FoundRuns) -> str | None:
     """Key of a question about results; None where a run does not record its digest.
 
     Parameters

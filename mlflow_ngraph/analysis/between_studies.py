@@ -73,7 +73,7 @@ def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "sp
     asked = frame[frame["device"].isin(list(devices)) & (frame["verdict"] == str(Verdict.OK))]
     asked = asked.sort_values("started_at", kind="stable")
     whole = significance.figures(asked, metric)
-    # A study that was recorded on several servers is one. What is exact, such as the baseline over itself, is no figure.
+    # A study on several servers counts once. Exact values, such as the baseline over itself, are no figures.
     rows = asked[np.isfinite(whole.log) & (whole.error > 0)].drop_duplicates(["study_id", *ALIKE, "fingerprint"])
     found = {}
     for machine, inside in rows.groupby(list(_MACHINE), sort=False).indices.items():

@@ -96,7 +96,7 @@ def _matching(query: str, cells: Sequence[Cell]) -> list[Cell]:
     if by_id:
         return by_id
     hits: list[Cell] = []
-    # A label that one model has comes before one that several have, exactly these flags before any flags.
+    # Unique labels come before shared ones, and exact flags before any flags.
     for models, compiler in product((_names, _stem), ("compiler_label", "compiler")):
         hits = hits or [cell for cell in cells if _means(query, cell, models(cell), getattr(cell, compiler))]
     if "*" not in query and len(hits) > 1:

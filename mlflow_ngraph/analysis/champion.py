@@ -32,7 +32,7 @@ _HOW = {
 
 
 @dataclass(frozen=True)
-class Duel:
+class EngineComparison:
     """Comparison of a candidate with a champion."""
 
     metric: str
@@ -125,7 +125,7 @@ def rivals(
     own = compared.ordered(places[places < len(cells)])
     able = own[compared.ranks[own]]
     lead = compared.leader(ranked) if len(ranked) else -1
-    if lead in able:  # it is the answer to what to run: as sure as that
+    if lead in able:  # it is the recommendation, with the same certainty
         able = np.array([lead])
     elif len(able):
         lead = compared.leader(able)
@@ -135,14 +135,14 @@ def rivals(
         place: tuple(rival for rival in rivals_of(compared, place, places) if not rival.same_engine)
         for place in [lead, *able[able != lead].tolist()]
     }
-    # An engine of which one cell cannot be beaten cannot be beaten.
+    # An engine cannot be beaten if one of its cells cannot.
     place = next((place for place, beyond in found.items() if not beyond), lead)
     return dict(frame.iloc[place]), found[place]
 
 
 def compare(
     candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: str, beside: pd.DataFrame | None = None
-) -> Duel:
+) -> EngineComparison:
     """Compare two cells: by shared rounds where they have some; see docs/explanation/comparing.md.
 
     Parameters
@@ -160,7 +160,7 @@ def compare(
         )
     ratio = Comparison(frame, METRICS[metric]).ratios([0], [1])
     low, high = ratio.interval()
-    return Duel(
+    return EngineComparison(
         metric=metric,
         candidate=float(candidate[metric]),
         champion=float(champion[metric]),

@@ -100,7 +100,7 @@ def _split(
         score = np.abs(after - before) / np.sqrt(total)
         degrees = np.where(squares > 0, total**2 / squares, np.inf)
     p_values = _two_sided(score, degrees)
-    # The split that leaves the least scatter around the means; p-values of large changes are all 0 to the last digit.
+    # Splits are ranked by the remaining scatter, because p-values of large changes underflow to 0.
     best = int(np.argmax((after - before) ** 2 * left * right))
     if p_values[best] * (count - 1) >= level:
         return []

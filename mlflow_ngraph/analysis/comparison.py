@@ -282,9 +282,9 @@ class Comparison:
             top, bottom = map(self._logs, pair)
             logs = np.array([self._by_round * (bottom[name] - log) for name, log in top.items() if name in bottom])
             self._pairs[pair] = (math.nan, math.nan, math.nan)
-            if logs.size > 1:  # one round tells no interval
+            if logs.size > 1:  # one round gives no interval
                 differences[logs.size][pair] = logs
-        for pairs in differences.values():  # those with equally many rounds at once
+        for pairs in differences.values():  # vectorised over pairs with equally many rounds
             several = statistics.trimmed_mean(np.stack(list(pairs.values())))
             self._pairs.update(zip(pairs, zip(several.log, several.error, several.freedom, strict=True), strict=True))
         for place, pair in asked.items():

@@ -196,7 +196,7 @@ def of_fleet(
         could = [*_near(table[table["workload"] == workload], metric)]
         if answer is None or _choice(rows.iloc[0]) != _choice(answer):
             ahead = rows if answer is None else rows[~(rows.apply(_choice, axis=1) == _choice(answer)).cummax()]
-            # Also a cell of a choice that not all devices can run has a part in what the others are measured by.
+            # A cell counts as a device's best even if not all devices can run its choice.
             new = (
                 noisy.loc[ahead.loc["noisy"].index] if "noisy" in ahead.index else noisy[noisy["workload"] == workload]
             )

@@ -43,7 +43,7 @@ class Run:
 
     run_id: str
     kind: str
-    """Of `Kind`: a study or a lane."""
+    """`Kind`: a study or a lane."""
     study: Mapping[str, str]
     """Keys of the study."""
     versions: Mapping[str, str]
@@ -69,7 +69,7 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
     TrackingError
         The server cannot be reached, or the run does not exist.
     UsageError
-        The run is neither of a study nor of a lane, or several studies may be meant.
+        The run is neither of a study nor of a lane, or the name is ambiguous.
     """
     server = Server(tracking_uri)
     run_id, said = study_names.run_of(named, tracking_uri)

@@ -117,7 +117,7 @@ def _against(
     """
     sign = 1 if compared.metric.better == "higher" else -1
     if rule == "geomean":
-        # The best cells of the devices stand on both sides, and cancel.
+        # The devices' best cells are in both scores, and cancel.
         parts = [
             compared.ratios(rows[:, column], np.full(len(rows), rows[lead, column])) for column in range(rows.shape[1])
         ]

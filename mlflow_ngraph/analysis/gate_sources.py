@@ -114,7 +114,7 @@ def _of_comparison(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if "relative_to" in frame and frame["relative_to"].notna().any():
         raise UsageError(f"{path} has ratios to {frame['relative_to'].dropna().iloc[0]}: compare without --relative-to")
     metric = str(frame["metric"].iloc[0]) if len(frame) else "throughput"
-    # What has its error from its reciprocal is written with that error, too.
+    # A metric with the error of its reciprocal is written with that error, too.
     source = reciprocal_of(metric)
     names = {
         "value": metric,

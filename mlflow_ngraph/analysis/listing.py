@@ -43,7 +43,7 @@ _LANES = f"tags.`{Tag.KIND}` = '{Kind.LANE}'"
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedRun:
     """A study run that is neither deleted nor taken over by another one."""
 
     run_id: str
@@ -90,7 +90,7 @@ class Server:
             self._client = connection.reach(self.uri)
         return self._client
 
-    def study_runs(self) -> list[Listed]:
+    def study_runs(self) -> list[ListedRun]:
         """All study runs of all experiments, unordered.
 
         Raises
@@ -113,7 +113,7 @@ class Server:
             )
         return [experiment.name for experiment in experiments]
 
-    def study_run(self, run_id: str) -> Listed:
+    def study_run(self, run_id: str) -> ListedRun:
         """Find a study run by its id or by the id of a lane run.
 
         Raises
@@ -125,7 +125,7 @@ class Server:
             run = study_run(self.client, run_id)
             return _of_client(run, self.client.get_experiment(run.info.experiment_id).name)
 
-    def results_without_mlflow(self, run: Listed) -> bytes | None:
+    def results_without_mlflow(self, run: ListedRun) -> bytes | None:
         """Read a results table without MLflow's client; None if that is impossible."""
         if run.digest:
             for read in (_local, self._proxied):
@@ -134,7 +134,7 @@ class Server:
                     return content
         return None
 
-    def results(self, run: Listed) -> bytes | None:
+    def results(self, run: ListedRun) -> bytes | None:
         """Read a results table; None before the study has written one.
 
         Call it within `talking`, and `reload` as well.
@@ -144,7 +144,7 @@ class Server:
                 return None
             return Path(self.client.download_artifacts(run.run_id, Artifact.RESULTS, directory)).read_bytes()
 
-    def reload(self, run: Listed) -> Listed:
+    def reload(self, run: ListedRun) -> ListedRun:
         """Reload a run."""
         return _of_client(self.client.get_run(run.run_id), run.experiment)
 
@@ -179,7 +179,7 @@ class Server:
             return self._deleted(lane_runs, self._trash_by_client(experiment_ids), told)
 
     def _deleted(
-        self, lane_runs: Collection[str], trash: Sequence[Listed], told: Callable[[Sequence[str]], list[str]]
+        self, lane_runs: Collection[str], trash: Sequence[ListedRun], told: Callable[[Sequence[str]], list[str]]
     ) -> frozenset[str]:
         gone = {run.run_id for run in trash if Tag.RESUMED_BY not in run.tags}.intersection(lane_runs)
         asked = sorted({*lane_runs} - {run.run_id for run in trash})
@@ -188,11 +188,11 @@ class Server:
             there = {run_id for found in pool.map(told, parts) for run_id in found}
         return frozenset(gone | {run_id for run_id in asked if run_id not in there and self._is_deleted(run_id)})
 
-    def _trash_by_rest(self, experiment_ids: Collection[str]) -> list[Listed]:
+    def _trash_by_rest(self, experiment_ids: Collection[str]) -> list[ListedRun]:
         asked = {"experiment_ids": [*experiment_ids], "filter": _LANES, "run_view_type": "DELETED_ONLY"}
         return [_of_json(run, dict.fromkeys(experiment_ids, "")) for run in self._search("runs", asked)]
 
-    def _trash_by_client(self, experiment_ids: Collection[str]) -> list[Listed]:
+    def _trash_by_client(self, experiment_ids: Collection[str]) -> list[ListedRun]:
         from mlflow.entities import ViewType
 
         ids, stage = [*experiment_ids], ViewType.DELETED_ONLY
@@ -226,13 +226,13 @@ class Server:
         with self.talking():
             return connection.is_deleted(self.client, run_id)
 
-    def _from_file(self) -> list[Listed] | None:
+    def _from_file(self) -> list[ListedRun] | None:
         path = sqlite_file.of(self.uri)
         with suppress(sqlite3.Error):
-            return None if path is None else [Listed(**vars(row)) for row in sqlite_file.study_runs(path)]
+            return None if path is None else [ListedRun(**vars(row)) for row in sqlite_file.study_runs(path)]
         return None
 
-    def _from_rest(self) -> list[Listed] | None:
+    def _from_rest(self) -> list[ListedRun] | None:
         if not plain_http.speaks(self.uri):
             return None
         from requests import RequestException
@@ -277,7 +277,7 @@ class Server:
             self._session = plain_http.session(PARALLEL)
         return self._session
 
-    def _from_client(self) -> list[Listed]:
+    def _from_client(self) -> list[ListedRun]:
         with self.talking():
             experiments: list[Experiment] = connection.every(
                 lambda token: self.client.search_experiments(page_token=token)
@@ -302,11 +302,11 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRuns:
     """Study runs of one or several tracking servers."""
 
     servers: tuple[Server, ...]
-    runs: dict[str, list[Listed]]
+    runs: dict[str, list[ListedRun]]
     """Runs by the address of the server."""
     complete: bool
     """True if no run was filtered out."""
@@ -339,7 +339,7 @@ class Found:
 
 def find(
     tracking_uri: str | Sequence[str] | None = None, experiments: Sequence[str] | None = None, run: str | None = None
-) -> Found:
+) -> FoundRuns:
     """Find study runs.
 
     Parameters
@@ -361,17 +361,17 @@ def find(
     uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
     servers = tuple(Server(uri) for uri in uris)
     if run is not None:
-        return Found(servers, {server.uri: [server.study_run(run)] for server in servers}, complete=False)
+        return FoundRuns(servers, {server.uri: [server.study_run(run)] for server in servers}, complete=False)
     by_server = {server.uri: server.study_runs() for server in servers}
     if experiments is None:
-        return Found(servers, by_server, complete=True)
+        return FoundRuns(servers, by_server, complete=True)
     missing = set(experiments) - {listed.experiment for runs in by_server.values() for listed in runs}
     if missing:
         known = {name for server in servers for name in server.experiments()}
         for name in sorted(missing - known):
             raise UnknownNameError("experiment", name, known)
     kept = {uri: [listed for listed in runs if listed.experiment in experiments] for uri, runs in by_server.items()}
-    return Found(servers, kept, complete=False)
+    return FoundRuns(servers, kept, complete=False)
 
 
 def study_run(client: MlflowClient, run_id: str) -> Run:
@@ -396,13 +396,13 @@ def _local(artifact_uri: str) -> bytes | None:
     return None
 
 
-def _of_json(run: dict[str, Any], names: dict[str, str]) -> Listed:
+def _of_json(run: dict[str, Any], names: dict[str, str]) -> ListedRun:
     info = run["info"]
     tags = {tag["key"]: tag.get("value", "") for tag in run["data"].get("tags", ())}
     experiment_id = info["experiment_id"]
-    return Listed(info["run_id"], names[experiment_id], experiment_id, info["artifact_uri"], tags)
+    return ListedRun(info["run_id"], names[experiment_id], experiment_id, info["artifact_uri"], tags)
 
 
-def _of_client(run: Run, experiment: str) -> Listed:
+def _of_client(run: Run, experiment: str) -> ListedRun:
     info = run.info
-    return Listed(info.run_id, experiment, info.experiment_id, info.artifact_uri, dict(run.data.tags))
+    return ListedRun(info.run_id, experiment, info.experiment_id, info.artifact_uri, dict(run.data.tags))

@@ -62,7 +62,7 @@ def recommend(
     objective : str
         A key of `OBJECTIVES`, ``latency-at-rate``, or a metric.
     limits : Sequence[Limit]
-        What a cell has to keep.
+        Limits on metrics.
     fleet : Fleet | None
         One choice (compiler with flags, precision, mode, batch size) for all devices of each workload: ``maximin``
         makes the worst relative performance of a device as good as possible, ``geomean`` the geometric mean over
@@ -70,7 +70,7 @@ def recommend(
     front : Sequence[str]
         Metrics or keys of `OBJECTIVES` whose Pareto front is marked.
     selection, **filters : Selection | None, Sequence[Any] | None
-        Which cells are meant; ``filters`` are the fields of a `Selection` by name.
+        Cells to consider; ``filters`` are the fields of a `Selection` by name.
 
     Returns
     -------

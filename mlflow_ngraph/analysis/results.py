@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from mlflow_ngraph.analysis import listing, table_cache
-from mlflow_ngraph.analysis.listing import Found, Listed
+from mlflow_ngraph.analysis.listing import FoundRuns, ListedRun
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.metrics import RUN_COLUMNS, TABLE
@@ -113,19 +113,19 @@ def select(
     run: str | None = None,
     columns: Sequence[str] | None = None,
     cache: bool = True,
-    found: Found | None = None,
+    found: FoundRuns | None = None,
 ) -> pd.DataFrame:
     """As `load`, with the filters as one object.
 
     Parameters
     ----------
-    found : Found | None
+    found : FoundRuns | None
         Study runs, if already listed; they replace servers, experiments and run. Remarks are added to its notes;
         without it, they are logged.
     """
     known, found = found, listing.find(tracking_uri, experiments, run) if found is None else found
     needed = None if columns is None else {*columns, *_NEEDED}
-    read: list[tuple[str, Listed, pa.Table]] = []
+    read: list[tuple[str, ListedRun, pa.Table]] = []
     studies: set[str] = set()
     for server in found.servers:
         listed = found.runs[server.uri]
@@ -144,18 +144,20 @@ def select(
     if known is None:
         for note in found.notes:
             _log.warning("%s", note)
-    else:  # a reader of a part of the results need not hear each time what devices are called
+    else:  # readers of some results need no repeated remarks about device names
         found.notes.extend(distinct.notes(fitting))
     return fitting if columns is None else fitting.loc[:, list(columns)]
 
 
-def named_lanes(tables: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
+def named_lanes(tables: Sequence[tuple[ListedRun, pa.Table]]) -> list[str]:
     """Lane runs that the rows belong to."""
     named = {run_id for _, table in tables for run_id in _lane_runs(table).unique().to_pylist()}
     return sorted(named - {None, ""})
 
 
-def without_lanes(deleted: Collection[str], tables: Sequence[tuple[Listed, pa.Table]]) -> list[tuple[Listed, pa.Table]]:
+def without_lanes(
+    deleted: Collection[str], tables: Sequence[tuple[ListedRun, pa.Table]]
+) -> list[tuple[ListedRun, pa.Table]]:
     """Remove the rows of deleted lane runs."""
     gone = pa.array(sorted(deleted), pa.large_string())
     left = [(run, table.filter(pc.invert(pc.is_in(_lane_runs(table), gone)))) for run, table in tables]
@@ -168,12 +170,12 @@ def _lane_runs(table: pa.Table) -> pa.ChunkedArray:
     return pa.chunked_array([pa.nulls(table.num_rows, pa.large_string())])
 
 
-def experiments_mixed(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
+def experiments_mixed(read: Sequence[tuple[ListedRun, pa.Table]]) -> list[str]:
     """Sentence about cells whose newest results are in another experiment than earlier ones.
 
     Parameters
     ----------
-    read : Sequence[tuple[Listed, pa.Table]]
+    read : Sequence[tuple[ListedRun, pa.Table]]
         Study runs with tables that have the columns ``cell`` and ``started_at``.
     """
     if len({run.experiment for run, _ in read}) < 2:
@@ -193,7 +195,7 @@ def experiments_mixed(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
     return [f"{many} results in several experiments; where the newest alone counts, that is {of}: --experiment chooses"]
 
 
-def joined(read: Sequence[tuple[str, Listed, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
+def joined(read: Sequence[tuple[str, ListedRun, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
     """Join tables into one frame, with columns of their runs and with distinct names."""
     parts = []
     for server, run, table in read:

@@ -104,7 +104,7 @@ def _again(rival: pd.Series[Any], ratio: Estimate, low_is_better: bool) -> int |
         return None
     gain = float(ratio.log) * (-1 if low_is_better else 1)
     enough = max(math.log(1 + AS_GOOD) - gain, gain)
-    # Of few rounds the interval is wide because they are few: more of them help by more than their root.
+    # With few rounds the interval is wide because they are few. More of them help by more than their root.
     freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
     reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
     wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))

@@ -19,7 +19,7 @@ from mlflow_ngraph.workloads.naming import may_mean, stem
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mlflow_ngraph.analysis.listing import Listed
+    from mlflow_ngraph.analysis.listing import ListedRun
 
 FILTERED = {
     "devices": ("device", PROFILE),
@@ -66,7 +66,7 @@ class Selection:
     until: datetime | str | None = None
     """Latest start of studies."""
 
-    def of_runs(self, runs: Sequence[Listed]) -> list[Listed]:
+    def of_runs(self, runs: Sequence[ListedRun]) -> list[ListedRun]:
         """Study runs that may match, by their tags."""
         return [run for run in runs if all(run.tags.get(name) == value for name, value in self.tags.items())]
 
@@ -137,7 +137,7 @@ class Selection:
         fits: pd.Series[bool] = pd.Series(False, frame.index)
         for column in (frame[column].astype("string") for column in FILTERED[name] if column in frame):
             fits |= column.isin([text for text in column.dropna().unique() if _any_means(name, wanted, text)])
-        # A profile stands for its machine, with what was measured there under another one.
+        # A profile selects its whole machine, with results of other profiles.
         return frame["device"].isin(frame.loc[fits, "device"].unique()) if name == "devices" else fits
 
 

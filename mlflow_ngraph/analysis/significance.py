@@ -42,7 +42,7 @@ def interval(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
     shown = figures(frame, metric).interval()
     if reciprocal_of(metric) != metric:
         return shown
-    # A release before had intervals of any width.
+    # Tables of older versions have intervals of any width.
     recorded = _column(frame, metric + LOW), _column(frame, metric + HIGH)
     without = np.isfinite(_column(frame, metric + LOG_ERROR)) & np.isnan(shown[0])
     low, high = (np.where(without, np.nan, end) for end in recorded)

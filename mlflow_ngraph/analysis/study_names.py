@@ -18,7 +18,7 @@ COLUMNS = ("study", "study_id", "run_id", "device", "experiment", "started_at")
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedStudy:
     """Study run behind a name."""
 
     run_id: str
@@ -41,7 +41,7 @@ def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
     Raises
     ------
     UsageError
-        No study is called so, or several may be meant.
+        No study has this name, or it is ambiguous.
     TrackingError
         The server cannot be reached.
     """
@@ -54,7 +54,7 @@ def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
     return study.run_id, f"{named} ({study.said})"
 
 
-def find(frame: pd.DataFrame, name: str) -> Named | None:
+def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:
     """Find a study by id, or the latest of a name, or with ``~1`` the one before; None if no result matches.
 
     Raises
@@ -77,10 +77,10 @@ def find(frame: pd.DataFrame, name: str) -> Named | None:
     if back >= len(rows):
         raise too_few(name, len(rows))
     last = rows.iloc[-1 - back]
-    return Named(str(last["run_id"]), str(last["study_id"]), len(rows), back)
+    return NamedStudy(str(last["run_id"]), str(last["study_id"]), len(rows), back)
 
 
-def before(frame: pd.DataFrame, study_id: str) -> Named | None:
+def before(frame: pd.DataFrame, study_id: str) -> NamedStudy | None:
     """Previous study of the same name, device and experiment; None without one."""
     rows = frame.sort_values("started_at", kind="stable").drop_duplicates("study_id", keep="last")
     known = rows[rows["study_id"] == study_id]
@@ -92,4 +92,4 @@ def before(frame: pd.DataFrame, study_id: str) -> Named | None:
     if earlier.empty:
         return None
     last = earlier.iloc[-1]
-    return Named(str(last["run_id"]), str(last["study_id"]), len(alike), len(alike) - len(earlier))
+    return NamedStudy(str(last["run_id"]), str(last["study_id"]), len(alike), len(alike) - len(earlier))

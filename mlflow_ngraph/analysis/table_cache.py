@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from mlflow_ngraph import user_cache
-from mlflow_ngraph.analysis.listing import PARALLEL, Listed, Server
+from mlflow_ngraph.analysis.listing import PARALLEL, ListedRun, Server
 from mlflow_ngraph.analysis.table_checks import BadTableError, parsed
 from mlflow_ngraph.text import harmless
 from mlflow_ngraph.tracking import connection
@@ -49,7 +49,7 @@ class TableCache:
         place = hashlib.sha256(uri.encode()).hexdigest()[:16]
         return cls(user_cache.directory("results") / place)
 
-    def get(self, run: Listed, columns: Collection[str] | None) -> pa.Table | None:
+    def get(self, run: ListedRun, columns: Collection[str] | None) -> pa.Table | None:
         """Current table of a run; None if it is missing or damaged."""
         if not run.digest:
             return None
@@ -64,7 +64,7 @@ class TableCache:
         except (OSError, pa.ArrowException):
             return None
 
-    def put(self, run: Listed, table: pa.Table) -> None:
+    def put(self, run: ListedRun, table: pa.Table) -> None:
         """Keep a table, replacing an earlier one of the run. Failures are ignored: a full or read-only disk only makes
         it slower.
         """
@@ -73,7 +73,7 @@ class TableCache:
             sink.write_table(table)
         user_cache.keep(self._path(run), memoryview(content.getvalue()))
 
-    def keep_only(self, runs: Sequence[Listed]) -> None:
+    def keep_only(self, runs: Sequence[ListedRun]) -> None:
         """Remove tables of other runs, and earlier tables of these."""
         current = {self._path(run).name for run in runs}
         with suppress(OSError):
@@ -81,17 +81,17 @@ class TableCache:
                 if entry.name not in current and not entry.name.startswith("."):
                     Path(entry.path).unlink(missing_ok=True)
 
-    def _path(self, run: Listed) -> Path:
+    def _path(self, run: ListedRun) -> Path:
         return self._directory / f"{run.run_id}-{run.digest[:32]}.arrow"
 
 
 def read(
     server: Server,
-    runs: Sequence[Listed],
+    runs: Sequence[ListedRun],
     columns: Collection[str] | None,
     cache: TableCache | None,
     refused: Callable[[str], None],
-) -> list[tuple[Listed, pa.Table]]:
+) -> list[tuple[ListedRun, pa.Table]]:
     """Tables of study runs, in order. Runs without a valid table are left out.
 
     Parameters
@@ -124,7 +124,7 @@ def read(
 
 
 def _fill(
-    by_run: dict[str, _Read], runs: Sequence[Listed], tables: Iterable[_Read], columns: Collection[str] | None
+    by_run: dict[str, _Read], runs: Sequence[ListedRun], tables: Iterable[_Read], columns: Collection[str] | None
 ) -> None:
     """Store tables, reduced to the wanted columns at once, because all columns of all tables need much memory."""
     for run, table in zip(runs, tables, strict=True):
@@ -134,9 +134,9 @@ def _fill(
 
 
 def _attempt(
-    how: Callable[[Server, Listed, TableCache | None], pa.Table | None],
+    how: Callable[[Server, ListedRun, TableCache | None], pa.Table | None],
     server: Server,
-    run: Listed,
+    run: ListedRun,
     cache: TableCache | None,
 ) -> _Read:
     """Table of a run, or its error. One bad table must not prevent reading others."""
@@ -149,7 +149,7 @@ def _attempt(
         return BadTableError(run, f"cannot be fetched ({why})")
 
 
-def _quickly(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
+def _quickly(server: Server, run: ListedRun, cache: TableCache | None) -> pa.Table | None:
     """Read the table without MLflow's client; None if that is impossible."""
     content = server.results_without_mlflow(run)
     if content is None or _digest(content) != run.digest:
@@ -157,7 +157,7 @@ def _quickly(server: Server, run: Listed, cache: TableCache | None) -> pa.Table 
     return _kept(run, content, cache)
 
 
-def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
+def _patiently(server: Server, run: ListedRun, cache: TableCache | None) -> pa.Table | None:
     unchanged = 0
     for _ in range(_LONGEST_RECORDING):
         content = server.results(run)
@@ -165,7 +165,7 @@ def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Tabl
             return None
         if run.digest and _digest(content) == run.digest:
             return _kept(run, content, cache)
-        # Whoever records a study replaces the table first, and then the tag.
+        # Recording a study replaces the table first, and then the tag.
         time.sleep(_BETWEEN_S)
         now = server.reload(run)
         unchanged = unchanged + 1 if now.digest == run.digest else 0
@@ -175,7 +175,7 @@ def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Tabl
     raise BadTableError(run, "is not the file whose digest the run's tags tell")
 
 
-def _kept(run: Listed, content: bytes, cache: TableCache | None) -> pa.Table:
+def _kept(run: ListedRun, content: bytes, cache: TableCache | None) -> pa.Table:
     table = parsed(content, run)
     if cache is not None:
         cache.put(run, table)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
-from mlflow_ngraph.analysis.listing import Listed
+from mlflow_ngraph.analysis.listing import ListedRun
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.metrics import (
     FREEDOM,
@@ -56,7 +56,7 @@ _METRIC_NAME = re.compile(r"[\w.]{1,200}")
 class BadTableError(TrackingError):
     """Invalid results table; the message names the run."""
 
-    def __init__(self, run: Listed, why: str, remedy: str = "sync the study again, or delete the run") -> None:
+    def __init__(self, run: ListedRun, why: str, remedy: str = "sync the study again, or delete the run") -> None:
         who = f"run {run.run_id} of experiment {run.experiment!r}"
         super().__init__(f"{who}: {Artifact.RESULTS} {why}; its rows are left out: {remedy}")
 
@@ -65,7 +65,7 @@ class _ForeignError(Exception):
     """Table of a newer version; the message says which version reads it."""
 
 
-def parsed(content: bytes, run: Listed) -> pa.Table:
+def parsed(content: bytes, run: ListedRun) -> pa.Table:
     """Parse and validate the table of a run. Control characters are removed from texts.
 
     Raises
@@ -95,10 +95,10 @@ def _read(content: bytes) -> pa.Table:
     rows, columns = metadata.num_rows, metadata.num_columns
     if rows > _MOST_ROWS or columns > _MOST_COLUMNS or rows * columns > _MOST_VALUES or size > _MOST_BYTES:
         raise ValueError(f"{rows} rows, {columns} columns and {size} bytes are too many")
-    # A text that stands in a million rows is in the file once: it stays so until it is known what it unfolds to.
+    # A file may hold one text for a million rows. It is decoded only after its full size is known.
     texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
     table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts).read(use_threads=False)
-    table.validate(full=True)  # texts that are none, and offsets that lead elsewhere, are met by nobody later
+    table.validate(full=True)  # refuses invalid texts and offsets, which nothing checks later
     if (size := sum(_text_bytes(column) for column in table.columns)) > _MOST_BYTES:
         raise ValueError(f"its texts unfold to {size} bytes")
     if len(set(table.column_names)) != table.num_columns:
@@ -120,7 +120,7 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
     )
 
 
-def _wrong(table: pa.Table, run: Listed) -> Iterator[str]:
+def _wrong(table: pa.Table, run: ListedRun) -> Iterator[str]:
     names = set(table.column_names)
     if missing := [name for name in _NEEDED if name not in names]:
         yield f"has no column {missing[0]}"

@@ -113,7 +113,7 @@ def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
     if own is not None and between is not None:
         best = slice_length(own.deviation, between.deviation, beside_s, each_s)
         found["best_slice_length"] = best
-        # Seconds times variance: what the same error takes, but for a factor.
+        # Seconds times variance is proportional to the time for a given error.
         at_best, now = (
             (beside_s / count + each_s) * (count * between.deviation**2 + own.deviation**2) for count in (best, length)
         )

@@ -123,6 +123,6 @@ class Contents(FrozenModel):
     def members(self) -> Iterator[tuple[ArchivedStudy, str, ArchivedFile]]:
         """Files in the order of the archive."""
         for study in self.studies:
-            # The journal first: nothing else is worth reading if that cannot be.
+            # The journal comes first: without it nothing else is worth reading.
             for path in sorted(study.files, key=lambda path: (path != JOURNAL, path)):
                 yield study, path, study.files[path]

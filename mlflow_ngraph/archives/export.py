@@ -97,7 +97,7 @@ def export(
             temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ngraph-export-")))
             sources = []
             for number, directory in enumerate(directories):
-                journal.first(directory)  # complains where there is no study, before anything is made there
+                journal.first(directory)  # refuses a directory without a study before writing to it
                 wait = lambda directory=directory: on_wait(directory)  # noqa: E731 - of this directory
                 stack.enter_context(Journal(directory, on_wait=wait))
                 derived = temporary / str(number)
@@ -123,7 +123,7 @@ def _source(directory: Path, derived: Path) -> _Source:
     record = replay.load(directory)
     files.write(record, directory, derived, None, {}, {})
     (derived / journal.FILE_NAME).unlink(missing_ok=True)
-    # What is missing here is made from the journal; what is here is what the study was started with.
+    # Existing files are those that the study was started with. Missing ones are derived from the journal.
     here = [place for name in contents.STUDY_FILES if (place := directory / name).is_file()]
     places = {path.name: path for path in (*sorted(derived.iterdir()), *here)}
     lacking, engines = {}, dict[str, str]()
@@ -179,7 +179,7 @@ def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | N
                 if hashed.digest.hexdigest() != file.sha256:
                     raise ArchiveError(f"{place} has changed while it was exported")
         stream.flush()
-        # It is carried elsewhere, and what is here may be cleaned away then.
+        # The originals may be deleted once the archive is carried elsewhere.
         os.fsync(stream.fileno())
     with suppress(OSError):
         partial.chmod(0o644)

@@ -72,7 +72,7 @@ def _why(answer: BestEngine) -> str:
         said += f" ({', '.join(f'{count} {why}' for why, count in answer.left_out.items())} left out)"
     if other is None:
         return f"{said}; there is no other engine behind it"
-    apart = "" if answer.told_apart else ", which cannot be told from it"
+    apart = "" if answer.significant else ", which cannot be told from it"
     return f"{said}; the next is {other.name} with {_text(other, chosen.metric)}{apart}"
 
 

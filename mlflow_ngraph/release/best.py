@@ -41,7 +41,7 @@ class BestEngine:
     """Better engines that do not fit, the best first, with the reason."""
     next_best: Candidate | None
     """Next engine of the ranking; its manifest was not read."""
-    told_apart: bool
+    significant: bool
     """The chosen engine is significantly better than the next one."""
     considered: int
     """Cells that are ok, have an engine and keep all bounds."""
@@ -73,9 +73,9 @@ def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting
         if not reason and remote is not None and manifest is not None:
             behind = [other for other in ranked[len(passed_over) + 1 :] if other.model_id != candidate.model_id]
             next_best = behind[0] if behind else None
-            told_apart = bool(passed_over) or next_best is None or next_best.row["cell"] not in ranking.tied
+            significant = bool(passed_over) or next_best is None or next_best.row["cell"] not in ranking.tied
             return BestEngine(
-                candidate, remote, manifest, tuple(passed_over), next_best, told_apart, len(ranked), ranking.left_out,
+                candidate, remote, manifest, tuple(passed_over), next_best, significant, len(ranked), ranking.left_out,
                 _rivals(ranking, len(passed_over), servers, rules),
             )  # fmt: skip
         first = first or manifest
@@ -130,7 +130,7 @@ def _look(model_id: str, tracking_uri: str, rules: Rules) -> tuple[Remote | None
     try:
         remote = download.of_id(model_id, tracking_uri)
         manifest = trusted_manifest(remote, rules).manifest
-    except (EngineError, TrackingError) as error:  # one that is gone is no reason to do without the others
+    except (EngineError, TrackingError) as error:  # a deleted engine must not prevent using others
         return None, None, str(error)
     return remote, manifest, compatibility.misfit(manifest)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mlflow_ngraph.analysis.champion import Duel
+from mlflow_ngraph.analysis.champion import EngineComparison
 from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, METRICS
 from mlflow_ngraph.release.logged_engine import LoggedEngine
 from mlflow_ngraph.tables import sheet
@@ -36,7 +36,7 @@ def markdown(
     candidate: LoggedEngine,
     cell: Mapping[str, Any] | None,
     over: tuple[str, Mapping[str, Any] | None] | None,
-    comparison: Duel | None,
+    comparison: EngineComparison | None,
     overruled: Sequence[str],
 ) -> str:
     """Write the description.

@@ -52,7 +52,7 @@ def load_model(
         A directory, or what MLflow calls a model: ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``,
         ``runs:/...``.
     batching : Batching
-        What to do with batch sizes that the engine was not compiled for: ``exact`` refuses them, ``pad`` fills up,
+        Policy for batch sizes that the engine was not compiled for: ``exact`` refuses them, ``pad`` fills up,
         ``split`` cuts into pieces.
     tracking_uri : str | None
         MLflow's own default when left out.
@@ -89,7 +89,7 @@ def load_model(
     except BaseException:
         temporary.cleanup()
         raise
-    # Runtimes map their files: they have to stay as long as the engine does.
+    # Runtimes map their files, which have to outlive the engine.
     finalize(engine, temporary.cleanup)
     return engine
 

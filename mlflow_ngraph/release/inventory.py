@@ -132,7 +132,7 @@ def read(
     Raises
     ------
     UnknownNameError
-        An experiment does not exist, or nothing has a name that is asked for.
+        An experiment does not exist, or a filter has no match.
     UsageError
         The filters let nothing through together.
     TrackingError
@@ -169,7 +169,7 @@ def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame,
         models = [model for model in _models(client, experiments) if str(model.status) == "READY" or _doomed(model)]
         registered = Registry(client, uri).versions()
     measured = {str(name): rows for name, rows in cells.groupby("model_id", sort=False)}
-    # The tags that are asked for are those of a study run, which only the table knows of.
+    # Filters by tag refer to study runs, which only the table knows.
     models = [model for model in models if model.model_id in measured or not tagged]
     others = [model for model in models if model.model_id not in measured]
     with ThreadPoolExecutor(AT_ONCE, "ngraph-manifest") as pool:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import champion as champions
 from mlflow_ngraph.analysis import undecided
-from mlflow_ngraph.analysis.champion import Duel
+from mlflow_ngraph.analysis.champion import EngineComparison
 from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.release import evidence, logged_engine
@@ -43,7 +43,7 @@ class Promotion:
     """Version of the candidate; None where it is not registered under this name."""
     over: str | None
     """Version of the previous champion; None without one."""
-    comparison: Duel | None
+    comparison: EngineComparison | None
     objections: tuple[str, ...]
     """Objections; overruled ones where it was promoted."""
     description: str
@@ -81,14 +81,14 @@ def promote(
     It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by
     ``metric`` at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was
     measured of the same model and precision on this machine may be able to beat it, for all that can be told; see
-    `Duel.rivals`.
+    `EngineComparison.rivals`.
 
     Parameters
     ----------
     model : str
         The id of a LoggedModel, a ``models:`` address, or the id of a run with a single engine (at ``batch``).
     name : str
-        Of the registered model.
+        Name of the registered model.
     alias : str | None
         By default the device and ``-champion``.
     accept_undecided : bool
@@ -208,7 +208,7 @@ def _objections(
     candidate: LoggedEngine,
     cell: Mapping[str, Any] | None,
     before: _Champion | None,
-    comparison: Duel | None,
+    comparison: EngineComparison | None,
     metric: str,
     batch: int | None,
 ) -> tuple[str, ...]:

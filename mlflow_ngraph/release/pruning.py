@@ -120,7 +120,7 @@ def remove(engine: ListedEngine) -> None:
 def _delete_files(client: MlflowClient, engine: ListedEngine, repository: ArtifactRepository) -> None:
     where = addresses.shown(engine.model.artifact_location)
     try:
-        # Without its manifest nobody takes what is left for an engine.
+        # Without its manifest, the rest is no engine to anyone.
         for file in sorted(repository.list_artifacts(), key=lambda file: file.path != MANIFEST):
             repository.delete_artifacts(file.path)
     except NotImplementedError:

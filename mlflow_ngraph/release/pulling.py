@@ -112,7 +112,7 @@ def pull_engine(
     TrackingError
         The server cannot be reached, or knows no such engine.
     UsageError
-        Several engines are meant, or something else is at ``target``.
+        The source is ambiguous, or something else is at ``target``.
     EngineError
         The engine is not trusted, does not fit this machine (with the command that builds it here), a file is not what
         was logged (with its name), or the outputs are not those of the model.
@@ -126,7 +126,7 @@ def pull_engine(
     if unchanged is not None:
         return unchanged
     with landing(place) as ground:
-        # Somebody else may have brought it while we waited for the ground.
+        # Another process may have pulled it during the wait.
         unchanged = _standing(place, offer, force=force)
         if unchanged is not None:
             ground.discard()
@@ -188,7 +188,7 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return None
     if not any((place / name).is_file() for name in (DIGEST_FILE, f"{ENGINE_DIRECTORY}/{SPEC}")):
-        # Not with force either: it is nothing that pulling can bring back.
+        # Not with force either: pulling could not restore it.
         raise UsageError(f"{place} exists and is no engine package: choose another place for the engine")
     try:
         there = read_manifest(place)
@@ -208,7 +208,7 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
             return None
         raise EngineError(f"{verification.checks[0].found}; pull it again with --force")
     verification.require()
-    offer.put_signature(place)  # somebody may have signed it since
+    offer.put_signature(place)  # it may have been signed since
     return Pulled(there, offer.remote, "unchanged", (offer.trust_check, *verification.checks))
 
 

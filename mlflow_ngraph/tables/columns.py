@@ -38,12 +38,12 @@ def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
     """Select the documented columns with their types."""
     known = [name for name in TABLE if name in columns]
     others = [name for name in frame.columns if name not in known]
-    # A column of its own for each one that is missing would take longer than all that rows have.
+    # Missing columns share their values: making each of them would take longest of all.
     missing = {kind: pd.Series(pd.array([None] * len(frame), kind), frame.index) for kind in _KINDS}
     documented = {
         name: frame[name].astype(_TYPES[name]) if name in frame.columns else missing[_TYPES[name]] for name in known
     }
-    if BASELINE_COLUMN in documented:  # tables of versions without a choice do not say it
+    if BASELINE_COLUMN in documented:  # older versions had no choice, and did not record it
         documented[BASELINE_COLUMN] = documented[BASELINE_COLUMN].replace("", None).fillna(EAGER)
     whole: pd.DataFrame = pd.DataFrame({**documented, **{name: frame[name] for name in others}}, frame.index)
     return whole
@@ -60,7 +60,7 @@ def cast(table: pa.Table) -> pa.Table:
 
 
 def _arrow(field: pa.Field) -> pa.DataType:
-    # What a column is documented to be comes first: text where numbers belong is to be refused, not to be kept as text.
+    # The documented type comes first: text where numbers belong is refused, not kept.
     if field.name in TEXT_COLUMNS or field.name in RUN_COLUMNS:
         return pa.large_string()
     if field.name in INTEGER_COLUMNS:

@@ -62,7 +62,7 @@ class SummaryRow:
     speedup_ci: tuple[float, float] | None
     """Ends of the 95 % interval."""
     cpu_percent: float | None
-    """Of the whole machine."""
+    """CPU use of the whole machine."""
     parity_cosine: float | None
     compile_s: float | None
     """Includes the export; of the study that compiled the engine, where it was reused."""

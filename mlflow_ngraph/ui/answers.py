@@ -75,7 +75,7 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        Nothing fits, or a value that is asked for does not exist.
+        Nothing matches, or a chosen value does not exist.
     """
     metrics = _metrics(frame)
     if question.metric not in metrics:
@@ -225,7 +225,7 @@ def _batch(shown: pd.DataFrame, question: Query) -> int:
     if question.batch is None:
         measured = shown[(shown["verdict"] == str(Verdict.OK)) & shown["throughput"].notna()]
         best = measured.sort_values("throughput").drop_duplicates(["workload", "device"], keep="last")["batch"]
-        # Of two that are as frequent the larger one: its calls are longer, and its figures steadier.
+        # Among equally frequent ones the largest: its calls are longer, and its figures steadier.
         return int(best.mode().iloc[-1]) if len(best) else known[0]
     if question.batch not in known:
         raise UsageError(f"nothing was measured at batch size {question.batch}: there is {', '.join(map(str, known))}")

@@ -34,8 +34,8 @@ def create_auth_app() -> Any:
     from mlflow_ngraph.ui import pages
 
     _add_page(app)
-    # Where MLflow denies what it has no rule for, the page's own paths are open to everybody who is logged in; what
-    # they tell is a question of what the visitor may read.
+    # MLflow may deny paths without a rule. Those of the page are open to all users who are logged in, because their
+    # content depends on the visitor's permissions.
     auth.BEFORE_REQUEST_VALIDATORS.update({(path, "GET"): _anybody for path in pages.paths()})
     return auth.create_app(app)
 

@@ -35,7 +35,7 @@ _QUESTIONS = ("options", "comparison", "findings")
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
-    # Plotly brings style elements of its own. They can load nothing: what is said of images and fonts holds for them.
+    # Plotly adds style elements. They can load nothing, because the rules for images and fonts apply to them.
     "style-src": "'self' 'unsafe-inline'",
     "img-src": "'self' data:",
     "connect-src": "'self'",
@@ -101,7 +101,7 @@ def _add_files(page: Blueprint) -> None:
 
 
 def _add_questions(page: Blueprint, store: ResultStore) -> None:
-    # Looking for findings takes long where there are many results, and most visitors look at the same.
+    # Findings take long with many results, and most visitors ask for the same.
     remembered: dict[Any, dict[str, Any]] = {}
 
     def visible(experiments: Collection[str] = ()) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mlflow_ngraph.analysis import results, table_cache
 from mlflow_ngraph.analysis.compare import latest
-from mlflow_ngraph.analysis.listing import Listed, Server
+from mlflow_ngraph.analysis.listing import ListedRun, Server
 from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.tables import distinct
 from mlflow_ngraph.tracking.schema import Artifact
@@ -56,7 +56,7 @@ class ResultStore:
         """Lane runs of each table, by run and digest."""
         self._lock = Lock()
 
-    def studies(self) -> list[Listed]:
+    def studies(self) -> list[ListedRun]:
         """Study runs with results, visible to anyone.
 
         Raises
@@ -66,12 +66,12 @@ class ResultStore:
         """
         return [run for run in self._server.study_runs() if run.digest]
 
-    def newest(self, runs: Sequence[Listed], fetch: Fetch) -> pd.DataFrame:
+    def newest(self, runs: Sequence[ListedRun], fetch: Fetch) -> pd.DataFrame:
         """Newest result of each cell with its experiment's id. Not to be modified.
 
         Parameters
         ----------
-        runs : Sequence[Listed]
+        runs : Sequence[ListedRun]
             Studies to read.
         fetch : Fetch
             Reader of their files.
@@ -82,7 +82,7 @@ class ResultStore:
             A table cannot be read.
         """
         source = _Fetched(self._uri, fetch)
-        # One at a time: who waits finds what the other one has read.
+        # One at a time, so that waiting threads find the results in the cache.
         with self._lock:
             deleted = self._deleted(source, runs)
             key = frozenset([*((run.run_id, run.digest) for run in runs), *((run_id, "") for run_id in deleted)])
@@ -95,7 +95,7 @@ class ResultStore:
             frame: pd.DataFrame = self._frames[key]
             return frame
 
-    def _deleted(self, source: Server, runs: Sequence[Listed]) -> frozenset[str]:
+    def _deleted(self, source: Server, runs: Sequence[ListedRun]) -> frozenset[str]:
         new = [run for run in runs if (run.run_id, run.digest) not in self._lanes]
         tables = table_cache.read(source, new, [results.LANE_RUN], self._cache, lambda note: None)
         named = {run.run_id: results.named_lanes([(run, table)]) for run, table in tables}
@@ -103,7 +103,7 @@ class ResultStore:
         lanes = [lane for run in runs for lane in self._lanes[run.run_id, run.digest]]
         return source.deleted(lanes, {run.experiment_id for run in runs})
 
-    def _read(self, source: Server, runs: Sequence[Listed], deleted: Collection[str]) -> pd.DataFrame:
+    def _read(self, source: Server, runs: Sequence[ListedRun], deleted: Collection[str]) -> pd.DataFrame:
         """Find the studies with the newest results, then read only those in full. Most studies are history."""
         notes: list[str] = []
         wanted = [*_ORDER.names, results.LANE_RUN]
@@ -144,13 +144,13 @@ class _Fetched(Server):
         super().__init__(uri)
         self._fetch = fetch
 
-    def results_without_mlflow(self, run: Listed) -> bytes | None:
+    def results_without_mlflow(self, run: ListedRun) -> bytes | None:
         return self._fetch(run.run_id, Artifact.RESULTS)
 
-    def results(self, run: Listed) -> bytes | None:
+    def results(self, run: ListedRun) -> bytes | None:
         return self._fetch(run.run_id, Artifact.RESULTS)
 
-    def reload(self, run: Listed) -> Listed:
+    def reload(self, run: ListedRun) -> ListedRun:
         return next((candidate for candidate in self.study_runs() if candidate.run_id == run.run_id), run)
 
     def talking(self) -> AbstractContextManager[None]:

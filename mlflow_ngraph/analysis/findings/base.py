@@ -83,7 +83,7 @@ def weight(kind: str, size: float) -> float:
 
 
 @dataclass(frozen=True)
-class Questions:
+class Hypotheses:
     """Hypotheses of one kind, with a function that describes those that hold."""
 
     p_values: NDArray[np.float64]
@@ -124,7 +124,7 @@ class Cells:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        # A row of a frame at a time costs a hundred times as much as one of these.
+        # A row of a frame costs a hundred times as much as one of these mappings.
         records: list[dict[str, Any]] = self.ok.to_dict("records")
         return records
 

@@ -13,8 +13,8 @@ from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
     Cells,
     Finding,
+    Hypotheses,
     Places,
-    Questions,
     command,
     figures_of,
     filters,
@@ -32,12 +32,12 @@ from mlflow_ngraph.text import UNSTEADY_MARK, plain
 _WHERE = ("place", "threads", "precision", "mode", "baseline")
 
 
-def gains(table: Cells) -> Questions:
+def gains(table: Cells) -> Hypotheses:
     """Cells in which a compiler is faster than the baseline."""
     known = significance.figures(table.ok, "speedup") if "speedup" in table.ok else unknown(len(table.ok))
     rows = np.flatnonzero(table.compiled())
     ratios, touched = known.take(rows), significance.unsteady(table.ok, "speedup")[rows]
-    # A large speed-up of which little is known is less of a gain than a smaller one that is sure.
+    # A large uncertain speed-up is less of a gain than a smaller certain one.
     least = ratios.ends[0]
     answers = {(answer.row["cell"], answer.row["fingerprint"]) for answer, _ in table.answers if answer.row is not None}
     cells = zip(table.ok["cell"].iloc[rows], table.ok["fingerprint"].iloc[rows], strict=True)
@@ -84,7 +84,7 @@ def gains(table: Cells) -> Questions:
             )  # fmt: skip
         return findings
 
-    return Questions(ratios.p_above(ABOVE), answer)
+    return Hypotheses(ratios.p_above(ABOVE), answer)
 
 
 def _beside(

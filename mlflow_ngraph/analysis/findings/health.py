@@ -44,7 +44,7 @@ def findings(table: Cells) -> list[Finding]:
 def _of_verdicts(table: Cells, bad: pd.DataFrame) -> list[Finding]:
     alike = bad.assign(eager=bad["compiler"] == BASELINE).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
     of_model = (alike["compiler"].transform("nunique") > 1) & alike["eager"].transform("any")
-    of_model &= bad["reason"].fillna("") != ""  # without one nobody knows whether they failed alike
+    of_model &= bad["reason"].fillna("") != ""  # without reasons the failures may be different ones
     troubles = [
         _of_model(table, cells) for _, cells in bad[of_model].groupby([*_WHERE, *_ALIKE], dropna=False, sort=False)
     ]

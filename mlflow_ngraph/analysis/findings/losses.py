@@ -12,8 +12,8 @@ from mlflow_ngraph.analysis.findings.base import (
     BELOW,
     Cells,
     Finding,
+    Hypotheses,
     Places,
-    Questions,
     change,
     command,
     figures_of,
@@ -26,7 +26,7 @@ from mlflow_ngraph.analysis.findings.base import (
 from mlflow_ngraph.estimates import unknown
 
 
-def losses(table: Cells) -> Questions:
+def losses(table: Cells) -> Hypotheses:
     """Cells in which a compiler is slower than the baseline."""
 
     def said(name: str, where: str, over: str, worst: str, others: str, count: str) -> tuple[str, str]:
@@ -36,7 +36,7 @@ def losses(table: Cells) -> Questions:
     return _below(table, "speedup", "loss", said)
 
 
-def missed(table: Cells) -> Questions:
+def missed(table: Cells) -> Hypotheses:
     """Cells with a batch scaling resilience below 1: from batch 1 on, the compiler falls behind the baseline."""
 
     def said(name: str, where: str, over: str, worst: str, others: str, count: str) -> tuple[str, str]:
@@ -49,7 +49,7 @@ def missed(table: Cells) -> Questions:
     return _below(table, "bsr", "bsr", said)
 
 
-def _below(table: Cells, metric: str, kind: str, said: Any) -> Questions:
+def _below(table: Cells, metric: str, kind: str, said: Any) -> Hypotheses:
     """Cells of compilers with a ratio to the baseline below 1."""
     ratios = significance.figures(table.ok, metric) if metric in table.ok else unknown(len(table.ok))
     asked = table.compiled()
@@ -95,4 +95,4 @@ def _below(table: Cells, metric: str, kind: str, said: Any) -> Questions:
             )  # fmt: skip
         return findings
 
-    return Questions(ratios.p_below(BELOW), answer)
+    return Hypotheses(ratios.p_below(BELOW), answer)

@@ -16,8 +16,8 @@ from mlflow_ngraph.analysis.findings.base import (
     BELOW,
     Cells,
     Finding,
+    Hypotheses,
     Places,
-    Questions,
     change,
     command,
     figures_of,
@@ -33,7 +33,7 @@ from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
 
 
-def regressions(table: Cells) -> Questions:
+def regressions(table: Cells) -> Hypotheses:
     """Cells that are slower in the latest study, on the same machine."""
     rows, now, before = _runs(table)
     earlier = rows[~rows.index.isin(now)]
@@ -83,7 +83,7 @@ def regressions(table: Cells) -> Questions:
             )  # fmt: skip
         return findings
 
-    return Questions(ratios.p_below(BELOW), answer)
+    return Hypotheses(ratios.p_below(BELOW), answer)
 
 
 def _runs(table: Cells) -> tuple[pd.DataFrame, Places, Places]:
@@ -95,7 +95,7 @@ def _runs(table: Cells) -> tuple[pd.DataFrame, Places, Places]:
     studies = pd.factorize(rows["study_id"], use_na_sentinel=False)[0]
     now, before = [], []
     for group in groups(code, np.arange(len(rows), dtype=np.int64)):
-        # Rows are in the order of time. A study that was recorded on several servers is one.
+        # Rows are in order of time. A study on several servers counts once.
         last = group[-1]
         earlier = [place for place in group if ok[place] and studies[place] != studies[last]]
         if ok[last] and earlier:

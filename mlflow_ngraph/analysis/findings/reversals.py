@@ -15,8 +15,8 @@ from mlflow_ngraph.analysis.findings.base import (
     BELOW,
     Cells,
     Finding,
+    Hypotheses,
     Places,
-    Questions,
     change,
     command,
     figures_of,
@@ -31,7 +31,7 @@ from mlflow_ngraph.analysis.findings.base import (
 from mlflow_ngraph.estimates import Estimate
 
 
-def compiled(table: Cells) -> Questions:
+def compiled(table: Cells) -> Hypotheses:
     """Pairs that a compiler reorders against the baseline on the same device."""
     base = table.baselines()
     rows = np.flatnonzero(table.compiled() & (base >= 0))
@@ -68,10 +68,10 @@ def compiled(table: Cells) -> Questions:
             )  # fmt: skip
         return findings
 
-    return Questions(_p_values(eager, fast), answer)
+    return Hypotheses(_p_values(eager, fast), answer)
 
 
-def devices(table: Cells) -> Questions:
+def devices(table: Cells) -> Hypotheses:
     """Pairs that two devices order differently with the same compiler."""
     config = ("compiler_label", "precision", "mode", "batch")
     first, second = _ordered(table, *pairs(table.codes("block", "place", "threads", *config)))
@@ -123,7 +123,7 @@ def devices(table: Cells) -> Questions:
             )  # fmt: skip
         return findings
 
-    return Questions(_p_values(one_side, other_side), answer)
+    return Hypotheses(_p_values(one_side, other_side), answer)
 
 
 def _p_values(side: Estimate, other: Estimate) -> NDArray[np.float64]:

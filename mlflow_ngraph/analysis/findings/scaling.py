@@ -16,8 +16,8 @@ from mlflow_ngraph.analysis.findings.base import (
     BELOW,
     Cells,
     Finding,
+    Hypotheses,
     Places,
-    Questions,
     change,
     command,
     figures_of,
@@ -35,7 +35,7 @@ FLAT = 1.05
 _OPTION = re.compile(r"(?<=[?&])(width|depth)=(\d{1,9})(?!\d)")
 
 
-def knees(table: Cells) -> Questions:
+def knees(table: Cells) -> Hypotheses:
     """Batch sizes beyond which throughput stops growing."""
     knee, before, later, owner = _steps(table)
     growth = table.rates.take(knee).over(table.rates.take(before))
@@ -84,7 +84,7 @@ def knees(table: Cells) -> Questions:
             )  # fmt: skip
         return findings
 
-    return Questions(p_values, answer)
+    return Hypotheses(p_values, answer)
 
 
 def _doubtful(table: Cells, knee: Places) -> NDArray[np.bool_]:
@@ -122,7 +122,7 @@ def _steps(table: Cells) -> tuple[Places, Places, Places, Places]:
     return np.array(knee, np.int64), np.array(before, np.int64), np.array(later, np.int64), np.array(owner, np.int64)
 
 
-def friction(table: Cells) -> Questions:
+def friction(table: Cells) -> Hypotheses:
     """Widths from which blocks scale worse with the batch size than the narrowest block."""
     rows, narrow, widths, styles = _blocks(table)
     whole = significance.figures(table.ok, "ase") if "ase" in table.ok else unknown(len(table.ok))
@@ -163,7 +163,7 @@ def friction(table: Cells) -> Questions:
             )  # fmt: skip
         return findings
 
-    return Questions(ratios.p_below(BELOW), answer)
+    return Hypotheses(ratios.p_below(BELOW), answer)
 
 
 def _blocks(table: Cells) -> tuple[Places, Places, NDArray[np.int64], NDArray[Any]]:
@@ -171,7 +171,7 @@ def _blocks(table: Cells) -> tuple[Places, Places, NDArray[np.int64], NDArray[An
     texts = table.ok["workload"].to_numpy(str)
     options = [dict(_OPTION.findall(text)) if text.startswith("block:") else {} for text in texts]
     widths = np.array([int(settings.get("width", 0)) for settings in options], np.int64)
-    # The reference without its width names what has to be equal; without its depth too, the kind of block.
+    # References without width group comparable blocks; without depth as well, kinds of blocks.
     bare = [re.sub(r"(?<=[?&])width=\d+&?", "", text) for text in texts]
     kinds = np.array([re.sub(r"(?<=[?&])depth=\d+&?", "", text) for text in bare], object)
     alike = table.codes("place", "threads", "compiler_label", "precision", "mode", "batch")

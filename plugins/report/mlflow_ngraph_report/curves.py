@@ -91,7 +91,7 @@ class Grid:
         if y.reference is not None:
             axes.axhline(y.reference, color=style.INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1.5)
         scale_x(axes, xs, self.x.log)
-        # The points say how far an axis goes: a band that is wide for lack of rounds would press them into a line.
+        # Points define the range of an axis. A band that is wide for lack of rounds would flatten them.
         values = [float(value) for value in cells["value"].dropna()]
         values += [] if y.reference is None else [y.reference]
         if y.log:
@@ -157,7 +157,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     every = [tick for tick in (10.0**decade for decade in decades) if low <= tick <= high]
     if len(every) > most:
         return every[:: math.ceil(len(every) / most)]
-    # Within so small a part of a decade a logarithmic axis looks like any other.
+    # Within a small part of a decade a logarithmic axis looks linear.
     near = MaxNLocator(most - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     return [float(tick) for tick in near if low <= tick <= high]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.listing import Listed, Server
+from mlflow_ngraph.analysis.listing import ListedRun, Server
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.tables.baselines import labels
@@ -64,7 +64,7 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
         A server cannot be reached.
     """
     runs = frame.drop_duplicates("run_id").sort_values("started_at", ascending=False)
-    tags: dict[str, Listed] = {}
+    tags: dict[str, ListedRun] = {}
     for name in runs["tracking_uri"].dropna().unique():
         server = servers.get(str(name))
         if server is not None:
@@ -178,7 +178,7 @@ def _fingerprint(server: Server, run_id: str) -> Mapping[str, Any]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError):
-            return {}  # whoever wrote it: the page says of this study that it tells nothing
+            return {}  # anyone may have written it: the page says that the study tells nothing
     return content if _complete(content) else {}
 
 

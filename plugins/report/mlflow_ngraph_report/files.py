@@ -101,7 +101,7 @@ def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
     Returns
     -------
     str
-        Where the page is, as an artifact URI.
+        Artifact URI of the page.
 
     Raises
     ------

@@ -122,7 +122,7 @@ def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
 
 def paper_device(device: str, machine: Machine | None) -> str | None:
     """The paper's device of the same name, else of the same kind."""
-    profile = stem(device)  # machines of one profile have their fingerprint behind it
+    profile = stem(device)  # names of several machines of a profile end with the fingerprint
     if profile in MACHINES:
         return profile
     if machine is None or not machine.fingerprint:

@@ -95,7 +95,7 @@ def _depths(chosen: Comparable, key: str) -> Iterator[PaperPoint]:
         return  # the paper's speed-ups are over eager execution
     target = _TARGETS[key]
     blocks = chosen.prepared.blocks(target)
-    # Other options than the paper's make another block.
+    # Options other than the paper's make another block.
     frame = blocks[(blocks["block"] == target) & blocks["speedup"].notna()]
     papers = {(row["device"], row["compiler"], int(row["width"])): row for row in table(_FILES[key])}
     for (device, series, width), cells in frame.groupby(["device", "series", "width"]):

@@ -96,7 +96,7 @@ def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
         families.get(str(family), OTHER_STYLE) if part is None else _STYLES.get(part[0], OTHER_STYLE)
         for part, family in zip(parts, every["family"], strict=True)
     ]
-    # The same cell under another id, such as with copies to the GPU inside a repetition: one of them is shown.
+    # One cell may have several ids, such as with and without copies to the GPU: one of them is shown.
     every = latest(every, _ALIKE).sort_values(list(_ALIKE), kind="stable").reset_index(drop=True)
     chosen, others = _one_baseline(every)
     trusted = (str(Verdict.OK), *include)

@@ -109,7 +109,7 @@ def drawing() -> Iterator[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": _SALT,
         "text.color": INK,
-        # Names of models and compilers are text, whatever is in them.
+        # Names of models and compilers are plain text.
         "text.parse_math": False,
         "xtick.color": INK,
         "xtick.labelsize": 7.5,
@@ -137,7 +137,7 @@ def svg(figure: Canvas) -> str:
     """Render SVG."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    # `savefig` draws everything once more before it draws, to arrange it.
+    # `savefig` would draw everything twice, for the layout first.
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
