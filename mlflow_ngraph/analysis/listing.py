@@ -39,6 +39,7 @@ _ASKED_AT_ONCE = 100
 _IN_EVERY_LANE = "cells_total"
 """A metric of every lane run. Reading whole runs would be slow."""
 _HISTORIES = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
+_STUDIES = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
 _LANES = f"tags.`{Tag.KIND}` = '{Kind.LANE}'"
 
 
@@ -108,10 +109,11 @@ class Server:
     def experiments(self) -> list[str]:
         """Names of all experiments that are not deleted."""
         with self.talking():
-            experiments: list[Experiment] = connection.every(
-                lambda token: self.client.search_experiments(page_token=token)
-            )
-        return [experiment.name for experiment in experiments]
+            return [experiment.name for experiment in self._experiments()]
+
+    def _experiments(self) -> list[Experiment]:
+        found: list[Experiment] = connection.every(lambda token: self.client.search_experiments(page_token=token))
+        return found
 
     def study_run(self, run_id: str) -> ListedRun:
         """Find a study run by its id or by the id of a lane run.
@@ -153,13 +155,6 @@ class Server:
 
         A run replaced by another one of its lane is not included. Its study's table is about to name the new one.
 
-        Parameters
-        ----------
-        lane_runs : Collection[str]
-            Ids of lane runs.
-        experiment_ids : Collection[str]
-            Experiments to search.
-
         Raises
         ------
         TrackingError
@@ -173,19 +168,19 @@ class Server:
             from requests import RequestException
 
             with suppress(RequestException, ValueError, KeyError):
-                return self._deleted(lane_runs, self._trash_by_rest(experiment_ids), self._told_by_rest)
+                return self._deleted(lane_runs, self._trash_by_rest(experiment_ids), self._existing_by_rest)
         with self.talking():
-            told = self._told_by_client if connection.is_server(self.uri) else self._told_by_database
-            return self._deleted(lane_runs, self._trash_by_client(experiment_ids), told)
+            existing = self._existing_by_client if connection.is_server(self.uri) else self._existing_by_database
+            return self._deleted(lane_runs, self._trash_by_client(experiment_ids), existing)
 
     def _deleted(
-        self, lane_runs: Collection[str], trash: Sequence[ListedRun], told: Callable[[Sequence[str]], list[str]]
+        self, lane_runs: Collection[str], trash: Sequence[ListedRun], existing: Callable[[Sequence[str]], list[str]]
     ) -> frozenset[str]:
         gone = {run.run_id for run in trash if Tag.RESUMED_BY not in run.tags}.intersection(lane_runs)
         asked = sorted({*lane_runs} - {run.run_id for run in trash})
         parts = [asked[start : start + _ASKED_AT_ONCE] for start in range(0, len(asked), _ASKED_AT_ONCE)]
         with ThreadPoolExecutor(PARALLEL) as pool:
-            there = {run_id for found in pool.map(told, parts) for run_id in found}
+            there = {run_id for found in pool.map(existing, parts) for run_id in found}
         return frozenset(gone | {run_id for run_id in asked if run_id not in there and self._is_deleted(run_id)})
 
     def _trash_by_rest(self, experiment_ids: Collection[str]) -> list[ListedRun]:
@@ -201,13 +196,13 @@ class Server:
         )
         return [_of_client(run, "") for run in runs]
 
-    def _told_by_rest(self, lane_runs: Sequence[str]) -> list[str]:
+    def _existing_by_rest(self, lane_runs: Sequence[str]) -> list[str]:
         """Existing runs by REST, if the server accepts so many ids."""
         asked = {"run_id": lane_runs, "metric_key": _IN_EVERY_LANE}
         answer = self._http().get(self._base + _HISTORIES, params=asked, timeout=_TIMEOUT)
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.ok else []
 
-    def _told_by_client(self, lane_runs: Sequence[str]) -> list[str]:
+    def _existing_by_client(self, lane_runs: Sequence[str]) -> list[str]:
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request
 
@@ -216,7 +211,7 @@ class Server:
         answer: Any = http_request(creds, _HISTORIES, "GET", raise_on_status=False, params=asked)
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.status_code == 200 else []
 
-    def _told_by_database(self, lane_runs: Sequence[str]) -> list[str]:
+    def _existing_by_database(self, lane_runs: Sequence[str]) -> list[str]:
         from mlflow.tracking._tracking_service.utils import _get_store
 
         points = _get_store(self.uri).get_metric_history_bulk([*lane_runs], _IN_EVERY_LANE, _RUNS_AT_ONCE)
@@ -239,7 +234,7 @@ class Server:
 
         with suppress(RequestException, ValueError, KeyError):
             names = {experiment["experiment_id"]: experiment["name"] for experiment in self._search("experiments", {})}
-            asked = {"experiment_ids": list(names), "filter": f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"}
+            asked = {"experiment_ids": list(names), "filter": _STUDIES}
             return [_of_json(run, names) for run in (self._search("runs", asked) if names else ())]
         return None
 
@@ -279,13 +274,11 @@ class Server:
 
     def _from_client(self) -> list[ListedRun]:
         with self.talking():
-            experiments: list[Experiment] = connection.every(
-                lambda token: self.client.search_experiments(page_token=token)
-            )
-            names = {experiment.experiment_id: experiment.name for experiment in experiments}
-            query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
+            names = {experiment.experiment_id: experiment.name for experiment in self._experiments()}
             runs: list[Run] = connection.every(
-                lambda token: self.client.search_runs(list(names), query, max_results=_RUNS_AT_ONCE, page_token=token)
+                lambda token: self.client.search_runs(
+                    list(names), _STUDIES, max_results=_RUNS_AT_ONCE, page_token=token
+                )
             )
         return [_of_client(run, names[run.info.experiment_id]) for run in runs]
 
@@ -318,12 +311,7 @@ class FoundRuns:
     """Deleted lane runs among them."""
 
     def deleted(self, lanes: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
-        """Find deleted lane runs, by server name.
-
-        Parameters
-        ----------
-        lanes : Mapping[str, Collection[str]]
-            Lane runs to check, by server name.
+        """Find the deleted ones among lane runs; both are by server name.
 
         Raises
         ------

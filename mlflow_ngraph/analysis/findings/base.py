@@ -88,7 +88,7 @@ class Hypotheses:
 
     p_values: NDArray[np.float64]
     """p-values; NaN where nothing can be tested."""
-    answer: Callable[[Places, NDArray[np.float64]], list[Finding]]
+    answer: Callable[[Places, NDArray[np.float64]], Iterable[Finding]]
     """Takes the positions of significant hypotheses, and all adjusted p-values."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -41,11 +42,10 @@ def regressions(table: Cells) -> Hypotheses:
     plainly = Comparison(rows, METRICS["throughput"]).ratios(now, before)
     ratios = between_studies.widened_between(plainly, rows, now, before, between)
 
-    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> Iterator[Finding]:
         arms = _numbers(rows, ("place", "threads", "compiler_label", "precision", "mode", "study_id"))
         studies = pd.factorize(rows["study_id"])[0]
         code = arms[now] * (int(studies.max(initial=0)) + 1) + studies[before]
-        findings = []
         for group in groups(code, sure):
             ranked = group[np.argsort(ratios.log[group], kind="stable")]
             worst = int(ranked[0])
@@ -53,35 +53,32 @@ def regressions(table: Cells) -> Hypotheses:
             first = cells.iloc[0]
             together = int(np.count_nonzero(code == code[worst]))
             others = [f"{row['label']} at batch {row['batch']}" for _, row in cells.iloc[1:].iterrows()]
-            findings.append(
-                Finding(
-                    "regression",
-                    f"{first['compiler_label']} on {table.context(first)} became slower since {_when(earlier)}",
-                    sentence([
-                        f"{first['label']} at batch {first['batch']}: {change(ratios, worst)} in {first['study_id']}"
-                        f"{_commit(first)} against {earlier['study_id']}{_commit(earlier)}"
-                        + (f"; also {listed(others)}" if others else "") + ".",
-                        f"That is {len(group)} of {together} cells that both measured.",
-                        "" if between_studies.machines(cells.iloc[:1])[0] in between else
-                        "What studies of this machine differ by without any cause is not known yet.",
-                        _of_baseline(rows, now, before, worst, ratios) if not baselines.own(rows.iloc[[now[worst]]])[0] else
-                        "It is the baseline itself that changed: look at the machine first.",
-                    ]),
-                    [
-                        identity_of(rows.iloc[now[place]])
-                        | {"than_study_id": str(rows["study_id"].iloc[before[place]]), "metric": "throughput",
-                           **figures_of(ratios, int(place)), "p": float(adjusted[place])}
-                        for place in ranked
-                    ],
-                    command(
-                        "compare",
-                        filters(cells, "devices", "workloads", "compilers", "precision", "batch-sizes", "studies"),
-                        "--relative-to", f"study_id={earlier['study_id']}", "--intervals",
-                    ),
-                    weight("regression", float(ratios.log[worst])),
-                )
+            yield Finding(
+                "regression",
+                f"{first['compiler_label']} on {table.context(first)} became slower since {_when(earlier)}",
+                sentence([
+                    f"{first['label']} at batch {first['batch']}: {change(ratios, worst)} in {first['study_id']}"
+                    f"{_commit(first)} against {earlier['study_id']}{_commit(earlier)}"
+                    + (f"; also {listed(others)}" if others else "") + ".",
+                    f"That is {len(group)} of {together} cells that both measured.",
+                    "" if between_studies.machines(cells.iloc[:1])[0] in between else
+                    "What studies of this machine differ by without any cause is not known yet.",
+                    _of_baseline(rows, now, before, worst, ratios) if not baselines.own(rows.iloc[[now[worst]]])[0] else
+                    "It is the baseline itself that changed: look at the machine first.",
+                ]),
+                [
+                    identity_of(rows.iloc[now[place]])
+                    | {"than_study_id": str(rows["study_id"].iloc[before[place]]), "metric": "throughput",
+                       **figures_of(ratios, int(place)), "p": float(adjusted[place])}
+                    for place in ranked
+                ],
+                command(
+                    "compare",
+                    filters(cells, "devices", "workloads", "compilers", "precision", "batch-sizes", "studies"),
+                    "--relative-to", f"study_id={earlier['study_id']}", "--intervals",
+                ),
+                weight("regression", float(ratios.log[worst])),
             )  # fmt: skip
-        return findings
 
     return Hypotheses(ratios.p_below(BELOW), answer)
 

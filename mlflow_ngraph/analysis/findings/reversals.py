@@ -5,6 +5,7 @@ Blocks are no alternative to models, so they are compared with blocks only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,31 +43,27 @@ def compiled(table: Cells) -> Hypotheses:
     eager = table.rates.take(base[first]).over(table.rates.take(base[second]))
     fast = table.rates.take(first).over(table.rates.take(second))
 
-    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> Iterator[Finding]:
         sides = _codes(table, ("place", "threads", "precision", "mode", "workload"), first, second)
-        findings = []
         for group in groups(sides, sure):
             best = _strongest(group, eager, fast)
             model, rival = (table.row(side[best]) for side in (first, second))
             cells = table.ok.iloc[np.concatenate([first[group], second[group]])]
             others = [f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first, group, best)]
-            findings.append(
-                Finding(
-                    "reversal-compiled",
-                    f"{model['label']} and {rival['label']} change places on {table.context(model)} when they are compiled",
-                    sentence([
-                        (
-                            f"Throughput of {model['label']} relative to {rival['label']} at batch {model['batch']}: "
-                            f"{change(eager, best)} in {table.over(model)}, {change(fast, best)} with {model['compiler_label']}."
-                        ),
-                        f"They also change places with {listed(others)}." if others else "",
-                    ]),
-                    [_evidence(table, first, second, place, eager, fast, adjusted, "eager", "compiled") for place in group],
-                    _command(cells, [*sorted({table.row(base[place])["compiler"] for place in first[group]}), *sorted(cells["compiler"].unique())], "compiler_label,batch"),
-                    weight("reversal-compiled", _size(eager, fast)[best]),
-                )
+            yield Finding(
+                "reversal-compiled",
+                f"{model['label']} and {rival['label']} change places on {table.context(model)} when they are compiled",
+                sentence([
+                    (
+                        f"Throughput of {model['label']} relative to {rival['label']} at batch {model['batch']}: "
+                        f"{change(eager, best)} in {table.over(model)}, {change(fast, best)} with {model['compiler_label']}."
+                    ),
+                    f"They also change places with {listed(others)}." if others else "",
+                ]),
+                [_evidence(table, first, second, place, eager, fast, adjusted, "eager", "compiled") for place in group],
+                _command(cells, [*sorted({table.row(base[place])["compiler"] for place in first[group]}), *sorted(cells["compiler"].unique())], "compiler_label,batch"),
+                weight("reversal-compiled", _size(eager, fast)[best]),
             )  # fmt: skip
-        return findings
 
     return Hypotheses(_p_values(eager, fast), answer)
 
@@ -84,12 +81,11 @@ def devices(table: Cells) -> Hypotheses:
     ratios = table.rates.take(first).over(table.rates.take(second))
     one_side, other_side = ratios.take(here), ratios.take(there)
 
-    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> Iterator[Finding]:
         arm = arms[first]
         models = _codes(table, ("workload",), first, second)
         count = int(arms.max(initial=0)) + 1
         places = (models[here] * count + arm[here]) * count + arm[there]
-        findings = []
         for group in groups(places, sure):
             best = _strongest(group, one_side, other_side)
             model, rival = (table.row(side[here[best]]) for side in (first, second))
@@ -100,28 +96,25 @@ def devices(table: Cells) -> Hypotheses:
             others = [
                 f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first[here], group, best)
             ]
-            findings.append(
-                Finding(
-                    "reversal-devices",
-                    f"{model['label']} and {rival['label']} change places between {model['place']} and {far['place']}",
-                    sentence([
-                        (
-                            f"Throughput of {model['label']} relative to {rival['label']} with {model['compiler_label']} at batch "
-                            f"{model['batch']}: {change(one_side, best)} on {table.context(model)}, "
-                            f"{change(other_side, best)} on {table.context(far)}."
-                        ),
-                        f"They also change places with {listed(others)}." if others else "",
-                    ]),
-                    [
-                        _evidence(table, first[here], second[here], place, one_side, other_side, adjusted, "here", "there")
-                        | {"there_device": str(table.row(first[there[place]])["device"])}
-                        for place in group
-                    ],
-                    _command(cells, sorted(cells["compiler"].unique()), "device,compiler_label,batch"),
-                    weight("reversal-devices", _size(one_side, other_side)[best]),
-                )
+            yield Finding(
+                "reversal-devices",
+                f"{model['label']} and {rival['label']} change places between {model['place']} and {far['place']}",
+                sentence([
+                    (
+                        f"Throughput of {model['label']} relative to {rival['label']} with {model['compiler_label']} at batch "
+                        f"{model['batch']}: {change(one_side, best)} on {table.context(model)}, "
+                        f"{change(other_side, best)} on {table.context(far)}."
+                    ),
+                    f"They also change places with {listed(others)}." if others else "",
+                ]),
+                [
+                    _evidence(table, first[here], second[here], place, one_side, other_side, adjusted, "here", "there")
+                    | {"there_device": str(table.row(first[there[place]])["device"])}
+                    for place in group
+                ],
+                _command(cells, sorted(cells["compiler"].unique()), "device,compiler_label,batch"),
+                weight("reversal-devices", _size(one_side, other_side)[best]),
             )  # fmt: skip
-        return findings
 
     return Hypotheses(_p_values(one_side, other_side), answer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -46,12 +47,11 @@ def knees(table: Cells) -> Hypotheses:
         np.maximum.at(p_values, owner, beyond.p_below(FLAT))
     p_values[_doubtful(table, knee)] = np.nan
 
-    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> Iterator[Finding]:
         lanes = table.codes("place", "threads", "workload", "compiler_label", "precision", "mode")
         first = np.array([group[np.argmin(table.ok["batch"].to_numpy(int)[knee[group]])]
                           for group in groups(lanes[knee], sure)], np.int64)  # fmt: skip
         arms = table.codes("place", "threads", "compiler_label", "precision", "mode")
-        findings = []
         for group in groups(arms[knee], first):
             cells = table.ok.iloc[knee[group]]
             cell = cells.iloc[0]
@@ -62,27 +62,24 @@ def knees(table: Cells) -> Hypotheses:
                 f"{table.ok['batch'].iloc[before[place]]}; no larger batch more than {change(beyond, gains[int(place)])})"
                 for place, (_, row) in zip(group, cells.iterrows(), strict=True)
             ]
-            findings.append(
-                Finding(
-                    "knee",
-                    f"larger batches stop paying with {cell['compiler_label']} on {table.context(cell)}",
-                    f"Throughput stops growing: {listed(texts)}.",
-                    [
-                        identity_of(table.row(knee[place]))
-                        | {f"growth_{key}": value for key, value in figures_of(growth, int(place)).items()}
-                        | {f"beyond_{key}": value for key, value in figures_of(beyond, gains[int(place)]).items()}
-                        | {"p": float(adjusted[place])}
-                        for place in group
-                    ],
-                    command(
-                        "compare",
-                        filters(cells, "devices", "workloads", "compilers", "precision"),
-                        "--rows", "label", "--columns", "batch", "--intervals",
-                    ),
-                    weight("knee", max(float(growth.log[place]) for place in group)),
-                )
+            yield Finding(
+                "knee",
+                f"larger batches stop paying with {cell['compiler_label']} on {table.context(cell)}",
+                f"Throughput stops growing: {listed(texts)}.",
+                [
+                    identity_of(table.row(knee[place]))
+                    | {f"growth_{key}": value for key, value in figures_of(growth, int(place)).items()}
+                    | {f"beyond_{key}": value for key, value in figures_of(beyond, gains[int(place)]).items()}
+                    | {"p": float(adjusted[place])}
+                    for place in group
+                ],
+                command(
+                    "compare",
+                    filters(cells, "devices", "workloads", "compilers", "precision"),
+                    "--rows", "label", "--columns", "batch", "--intervals",
+                ),
+                weight("knee", max(float(growth.log[place]) for place in group)),
             )  # fmt: skip
-        return findings
 
     return Hypotheses(p_values, answer)
 
@@ -128,10 +125,9 @@ def friction(table: Cells) -> Hypotheses:
     whole = significance.figures(table.ok, "ase") if "ase" in table.ok else unknown(len(table.ok))
     ratios = whole.take(rows).over(whole.take(narrow))
 
-    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> Iterator[Finding]:
         lanes = table.codes("place", "threads", "compiler_label", "precision", "mode")
         kinds = pd.factorize(styles)[0]
-        findings = []
         for group in groups(lanes[rows] * (int(kinds.max(initial=0)) + 1) + kinds, sure):
             onset = int(widths[rows[group]].min())
             at_onset = group[widths[rows[group]] == onset]
@@ -140,28 +136,25 @@ def friction(table: Cells) -> Hypotheses:
             cells = table.ok.iloc[np.concatenate([rows[group], narrow[group]])]
             others = [f"{table.ok['label'].iloc[rows[place]]} at batch {table.ok['batch'].iloc[rows[place]]}"
                       for place in group if place != worst]  # fmt: skip
-            findings.append(
-                Finding(
-                    "friction",
-                    f"scaling friction sets in at width {onset} with {row['compiler_label']} on {table.context(row)}",
-                    f"Scaling efficiency (ASE) of {row['label']} at batch {row['batch']} against width "
-                    f"{widths[narrow[worst]]} at the same depth: {change(ratios, worst)}"
-                    + (f"; also {listed(others)}." if others else "."),
-                    [
-                        identity_of(table.row(rows[place]))
-                        | {"width": int(widths[rows[place]]), "than_width": int(widths[narrow[place]]), "metric": "ase",
-                           **figures_of(ratios, int(place)), "p": float(adjusted[place])}
-                        for place in group
-                    ],
-                    command(
-                        "compare",
-                        filters(cells, "devices", "workloads", "compilers", "precision"),
-                        "--metric", "ase", "--rows", "label", "--columns", "batch", "--intervals",
-                    ),
-                    weight("friction", float(ratios.log[worst])),
-                )
+            yield Finding(
+                "friction",
+                f"scaling friction sets in at width {onset} with {row['compiler_label']} on {table.context(row)}",
+                f"Scaling efficiency (ASE) of {row['label']} at batch {row['batch']} against width "
+                f"{widths[narrow[worst]]} at the same depth: {change(ratios, worst)}"
+                + (f"; also {listed(others)}." if others else "."),
+                [
+                    identity_of(table.row(rows[place]))
+                    | {"width": int(widths[rows[place]]), "than_width": int(widths[narrow[place]]), "metric": "ase",
+                       **figures_of(ratios, int(place)), "p": float(adjusted[place])}
+                    for place in group
+                ],
+                command(
+                    "compare",
+                    filters(cells, "devices", "workloads", "compilers", "precision"),
+                    "--metric", "ase", "--rows", "label", "--columns", "batch", "--intervals",
+                ),
+                weight("friction", float(ratios.log[worst])),
             )  # fmt: skip
-        return findings
 
     return Hypotheses(ratios.p_below(BELOW), answer)
 

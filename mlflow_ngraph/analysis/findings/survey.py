@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.findings import gains, health, losses, regressions, reversals, scaling
+from mlflow_ngraph.analysis.findings import gains_and_losses, health, regressions, reversals, scaling
 from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, identity_of, weight
 from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.text import counted
 
 _KINDS = (
-    gains.gains,
+    gains_and_losses.gains,
     reversals.compiled,
     reversals.devices,
-    losses.losses,
-    losses.missed,
+    gains_and_losses.losses,
+    gains_and_losses.missed,
     scaling.knees,
     scaling.friction,
     regressions.regressions,
