@@ -94,13 +94,7 @@ class Answers:
 
 
 def name_of(question: Mapping[str, Any], found: FoundRuns) -> str | None:
-    """Key of a question about results; None where a run does not record its digest.
-
-    Parameters
-    ----------
-    question : Mapping[str, Any]
-        Plain values by name.
-    """
+    """Key of a question about results; None where a run does not record its digest."""
     runs = [
         (server.uri, run.run_id, run.digest, run.experiment, sorted(run.tags.items()))
         for server in found.servers

@@ -164,13 +164,7 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
 
 
 def of_directory(directory: Path) -> list[Cell]:
-    """Cells of a study with an engine or a verdict.
-
-    Raises
-    ------
-    JournalError
-        There is no readable journal.
-    """
+    """Cells of a study with an engine or a verdict."""
     record = replay.outline(directory)
     about = {"study": record.name, "study_id": record.id, "device": record.device}
     return [

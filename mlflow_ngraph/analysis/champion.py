@@ -143,12 +143,8 @@ def rivals(
 def compare(
     candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: str, beside: pd.DataFrame | None = None
 ) -> EngineComparison:
-    """Compare two cells: by shared rounds where they have some; see docs/explanation/comparing.md.
-
-    Parameters
-    ----------
-    beside : pd.DataFrame or None
-        Other cells of both engines, which can link two cells without shared rounds.
+    """Compare two cells by shared rounds; see docs/explanation/comparing.md. ``beside`` are other cells of both
+    engines, which can link two cells without shared rounds.
     """
     both = pd.DataFrame([dict(candidate), dict(champion)])
     frame = typed(pd.concat([both, *([] if beside is None else [beside])], ignore_index=True), COLUMNS)

@@ -48,13 +48,7 @@ class Ratios(Estimate):
 
 
 class Comparison:
-    """Cells of a table, compared by one metric. Cells are positions in the table.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table, or rows of it.
-    """
+    """Cells of a table, compared by one metric. Cells are positions in the table."""
 
     def __init__(self, frame: pd.DataFrame, metric: Metric) -> None:
         self.frame = frame

@@ -106,15 +106,7 @@ def _against(
     lead: int,
     rule: str,
 ) -> Estimate:
-    """Scores of all choices relative to the best one, with errors.
-
-    Parameters
-    ----------
-    rows : Places
-        Cell of each choice on each device.
-    relative : NDArray[np.float64]
-        Performance of each choice on each device, relative to the best cell.
-    """
+    """Scores of all choices relative to the best one, with errors; ``rows`` has the cell of each choice on each device."""
     sign = 1 if compared.metric.better == "higher" else -1
     if rule == "geomean":
         # The devices' best cells are in both scores, and cancel.

@@ -60,13 +60,7 @@ class ListedRun:
 
 
 class Server:
-    """A tracking server as a source of study runs.
-
-    Parameters
-    ----------
-    tracking_uri : str | None
-        Server to read; MLflow's default when left out.
-    """
+    """A tracking server as a source of study runs; MLflow's default when left out."""
 
     def __init__(self, tracking_uri: str | None = None) -> None:
         self.uri = connection.resolve_uri(tracking_uri)
@@ -80,25 +74,13 @@ class Server:
 
     @property
     def client(self) -> MlflowClient:
-        """MlflowClient of a server that has answered.
-
-        Raises
-        ------
-        TrackingError
-            Nothing answers.
-        """
+        """MlflowClient of a server that has answered."""
         if self._client is None:
             self._client = connection.reach(self.uri)
         return self._client
 
     def study_runs(self) -> list[ListedRun]:
-        """All study runs of all experiments, unordered.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
-        """
+        """All study runs of all experiments, unordered."""
         runs = self._from_file()
         if runs is None:
             runs = self._from_rest()
@@ -154,11 +136,6 @@ class Server:
         """Lane runs in MLflow's trash, or removed by ``mlflow gc``.
 
         A run replaced by another one of its lane is not included. Its study's table is about to name the new one.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
         """
         path = sqlite_file.of(self.uri)
         if path is not None:
@@ -283,13 +260,7 @@ class Server:
         return [_of_client(run, names[run.info.experiment_id]) for run in runs]
 
     def talking(self) -> AbstractContextManager[None]:
-        """Context for MLflow's client that turns failures into one line.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
-        """
+        """Context for MLflow's client that turns failures into a `TrackingError` of one line."""
         self._client = self._client or connection.reach(self.uri)
         return connection.talking(self.uri, "read results", connection.RECORDING)
 
@@ -311,13 +282,7 @@ class FoundRuns:
     """Deleted lane runs among them."""
 
     def deleted(self, lanes: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
-        """Find the deleted ones among lane runs; both are by server name.
-
-        Raises
-        ------
-        TrackingError
-            A server cannot be reached.
-        """
+        """Find the deleted ones among lane runs; both are by server name."""
         return {
             server.name: sorted(server.deleted(asked, {run.experiment_id for run in self.runs[server.uri]}))
             for server in self.servers

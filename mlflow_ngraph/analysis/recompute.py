@@ -78,11 +78,6 @@ def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
     -------
     str
         The id of the study run.
-
-    Raises
-    ------
-    TrackingError
-        As in `recompute`, for the table of results.
     """
     uri = connection.resolve_uri(tracking_uri)
     client = connection.reach(uri)

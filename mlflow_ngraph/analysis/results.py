@@ -171,13 +171,7 @@ def _lane_runs(table: pa.Table) -> pa.ChunkedArray:
 
 
 def experiments_mixed(read: Sequence[tuple[ListedRun, pa.Table]]) -> list[str]:
-    """Sentence about cells whose newest results are in another experiment than earlier ones.
-
-    Parameters
-    ----------
-    read : Sequence[tuple[ListedRun, pa.Table]]
-        Study runs with tables that have the columns ``cell`` and ``started_at``.
-    """
+    """Sentence about cells whose newest results are in another experiment than earlier ones."""
     if len({run.experiment for run, _ in read}) < 2:
         return []
     newest: dict[str, tuple[float, str]] = {}

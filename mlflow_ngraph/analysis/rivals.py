@@ -32,13 +32,6 @@ def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None
 
     `Comparison.could_win` decides for cells that rank. Another cell is a rival if nobody measured it, or if its figure,
     or the better end of its interval, exceeds the answer by more than `AS_GOOD`.
-
-    Parameters
-    ----------
-    answer : int or None
-        Position of the answer; None without one.
-    places : ArrayLike or None
-        Positions of possible answers; all when left out.
     """
     asked = np.arange(len(compared.frame)) if places is None else np.asarray(places, int)
     unsure, near = asked[compared.unranked[asked]], asked[:0]

@@ -32,13 +32,7 @@ _Read: TypeAlias = pa.Table | BadTableError | None
 
 
 class TableCache:
-    """Cached tables of one tracking server.
-
-    Parameters
-    ----------
-    directory : Path
-        Created on demand.
-    """
+    """Cached tables of one tracking server."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -105,13 +105,7 @@ def find(named: str, batch: int | None, tracking_uri: str) -> str:
 
 
 def rivals(candidate: LoggedEngine, metric: str, batch: int | None) -> tuple[Mapping[str, Any], tuple[Rival, ...]]:
-    """The engine's best cell, and cells of equivalent engines that could beat it.
-
-    Parameters
-    ----------
-    batch : int | None
-        Restricts the comparison to this batch size.
-    """
+    """The engine's best cell, at any or one batch size, and cells of equivalent engines that could beat it."""
     spec, origin = candidate.manifest.spec, candidate.manifest.origin
     meant = Selection(
         workloads=(spec.workload,),

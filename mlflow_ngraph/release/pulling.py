@@ -148,13 +148,7 @@ def _found(source: str, tracking_uri: str, wanted: Wanted | None) -> Remote:
 
 
 def _offered(remote: Remote, rules: Rules) -> _Offer:
-    """Manifest and trust of an engine, before the download.
-
-    Raises
-    ------
-    EngineError
-        The manifest is not what was logged, or the engine is not trusted or does not fit this machine.
-    """
+    """Manifest and trust of an engine, before the download."""
     described = trusted_manifest(remote, rules)
     compatibility.check(described.manifest, remote.shown)
     return _Offer(remote, described)
@@ -176,15 +170,7 @@ def _default(offer: _Offer, home: str | Path | None) -> Path:
 
 
 def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
-    """The engine if it is at ``place`` already; None where ``place`` is available.
-
-    Raises
-    ------
-    UsageError
-        Another engine or something else is there.
-    EngineError
-        The engine is there and damaged, or does not work.
-    """
+    """The engine if it is at ``place`` already; None where ``place`` is available."""
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return None
     if not any((place / name).is_file() for name in (DIGEST_FILE, f"{ENGINE_DIRECTORY}/{SPEC}")):

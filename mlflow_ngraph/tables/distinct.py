@@ -27,11 +27,6 @@ def distinct(frame: pd.DataFrame) -> pd.DataFrame:
 
     A machine measured under several profiles gets one name, and its cells one id each. The recorded device moves to the
     column ``profile``.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table with the columns `NEEDED`.
     """
     known = frame[["workload", "label"]].dropna().drop_duplicates("workload")
     labels = naming.distinct(dict(zip(known["workload"], known["label"], strict=True)))

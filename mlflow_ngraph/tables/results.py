@@ -25,16 +25,8 @@ def from_record(
     lane_runs: Mapping[str, str] | None = None,
     models: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """Build the table: cells with a verdict, and those skipped for lack of time.
-
-    Parameters
-    ----------
-    run_id : str | None
-        The study run.
-    lane_runs : Mapping[str, str] | None
-        The lane runs by lane.
-    models : Mapping[str, str] | None
-        The LoggedModels by engine.
+    """Build the table: cells with a verdict, and those skipped for lack of time. ``lane_runs`` are by lane, ``models``
+    by engine.
     """
     declared, baseline = told(record.study), record.baseline
     rows = [

@@ -31,13 +31,7 @@ _IDENTITY = "identity"
 
 
 def options(frame: pd.DataFrame) -> dict[str, Any]:
-    """Values that can be chosen.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The newest result of each cell.
-    """
+    """Values that can be chosen in the newest results."""
     experiments = frame[["experiment_id", "experiment"]].drop_duplicates().sort_values("experiment")
     return {
         "cells": len(frame),
@@ -65,12 +59,7 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
-    """Curves over batch size, and the numbers of one batch size side by side.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The newest result of each cell.
+    """Curves of the newest results over batch size, and the numbers of one batch size side by side.
 
     Raises
     ------

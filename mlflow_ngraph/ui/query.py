@@ -65,12 +65,7 @@ class Query:
         )
 
     def fits(self, frame: pd.DataFrame, *, but: str = "") -> pd.DataFrame:
-        """Select the matching rows.
-
-        Parameters
-        ----------
-        but : str
-            A name in `CHOSEN` to ignore.
+        """Select the matching rows, ignoring the criterion ``but``.
 
         Raises
         ------

@@ -39,13 +39,7 @@ _ORDER = pa.schema(
 
 
 class ResultStore:
-    """Reader of results from this server's tracking store.
-
-    Parameters
-    ----------
-    uri : str
-        Tracking store, as passed to the server.
-    """
+    """Reader of results from this server's tracking store."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -57,30 +51,11 @@ class ResultStore:
         self._lock = Lock()
 
     def studies(self) -> list[ListedRun]:
-        """Study runs with results, visible to anyone.
-
-        Raises
-        ------
-        TrackingError
-            The store cannot be reached.
-        """
+        """Study runs with results, visible to anyone."""
         return [run for run in self._server.study_runs() if run.digest]
 
     def newest(self, runs: Sequence[ListedRun], fetch: Fetch) -> pd.DataFrame:
-        """Newest result of each cell with its experiment's id. Not to be modified.
-
-        Parameters
-        ----------
-        runs : Sequence[ListedRun]
-            Studies to read.
-        fetch : Fetch
-            Reader of their files.
-
-        Raises
-        ------
-        TrackingError
-            A table cannot be read.
-        """
+        """Newest result of each cell with its experiment's id. Not to be modified."""
         source = _Fetched(self._uri, fetch)
         # One at a time, so that waiting threads find the results in the cache.
         with self._lock:

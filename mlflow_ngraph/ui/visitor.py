@@ -34,17 +34,6 @@ class Visitor:
     Requests go to the application that served the current request, with its headers. They pass the authentication,
     permissions and workspaces set up there, so the page shows nothing that MLflow would not. Safe to use from several
     threads.
-
-    Parameters
-    ----------
-    app : WSGIApplication
-        MLflow's application.
-    prefix : str
-        Path prefix of the server (``--static-prefix``).
-    host : str
-        Address that the request was sent to.
-    headers : Mapping[str, str]
-        Headers of the request.
     """
 
     def __init__(self, app: WSGIApplication, prefix: str, host: str, headers: Mapping[str, str]) -> None:
@@ -59,13 +48,7 @@ class Visitor:
         return cls(current_app.wsgi_app, prefix, request.host_url, dict(request.headers))
 
     def sees_studies_of(self, experiment_id: str) -> bool:
-        """Tell if MLflow shows the visitor study runs of an experiment.
-
-        Raises
-        ------
-        TrackingError
-            MLflow does not answer as it should.
-        """
+        """Tell if MLflow shows the visitor study runs of an experiment."""
         asked = {
             "experiment_ids": [experiment_id],
             "filter": f"tags.`{Tag.KIND}` = '{Kind.STUDY}'",
@@ -80,13 +63,7 @@ class Visitor:
         return bool((answer.json or {}).get("runs"))
 
     def artifact(self, run_id: str, path: str) -> bytes | None:
-        """File of a run; None if it is missing or not permitted.
-
-        Raises
-        ------
-        TrackingError
-            MLflow does not answer as it should.
-        """
+        """File of a run; None if it is missing or not permitted."""
         query = urlencode({"run_id": run_id, "path": path})
         answer = self._client().get(f"{self._prefix}/get-artifact?{query}", headers=self._headers, base_url=self._host)
         if answer.status_code == 200:

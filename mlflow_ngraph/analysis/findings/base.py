@@ -93,13 +93,7 @@ class Hypotheses:
 
 
 class Cells:
-    """Cells that findings are about: the latest row of each cell on each machine.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table; several studies may have measured the same.
-    """
+    """Cells that findings are about: the latest row of each cell on each machine."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         cells = frame[[name for name in NEEDED if name in frame.columns]].copy()
@@ -242,14 +236,8 @@ def listed(texts: Iterable[str]) -> str:
 
 
 def command(verb: str, options: dict[str, Iterable[Any]], *more: str) -> str:
-    """Command line with filters. Values that a list on the command line cannot hold are left out.
-
-    Parameters
-    ----------
-    verb : str
-        With its group.
-    options : dict[str, Iterable[Any]]
-        Values by option.
+    """Command line with filters: a verb with its group, and values by option. Values that a list on the command line
+    cannot hold are left out.
     """
     words = ["mlflow-ngraph", *verb.split()]
     for name, values in options.items():

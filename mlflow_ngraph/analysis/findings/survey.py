@@ -44,13 +44,7 @@ class Survey:
 
 
 def find(frame: pd.DataFrame) -> list[Finding]:
-    """Findings of the results, the most important first; docs/explanation/comparing.md describes the tests.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table of `results.load`. The latest of several studies is compared with the one before.
-    """
+    """Findings of the results, the most important first; docs/explanation/comparing.md describes the tests."""
     return survey(frame).findings
 
 

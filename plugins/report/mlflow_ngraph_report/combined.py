@@ -57,29 +57,13 @@ def sum_ratio(tops: Estimate, bottoms: Estimate) -> Value:
 
 
 def slope(depths: Sequence[int], parts: Estimate) -> Value:
-    """Least-squares slope over depth, per stacked block.
-
-    Parameters
-    ----------
-    depths : sequence of int
-        At least two different ones.
-    parts : Estimate
-        Figures by depth.
-    """
+    """Least-squares slope over at least two depths, per stacked block."""
     centred = np.asarray(depths, float) - np.mean(depths)
     return Value(*estimates.weighted_sum(centred / float(centred @ centred), parts))
 
 
 def retention(depths: Sequence[int], parts: Estimate) -> Value | None:
-    """Ratio of the deepest stack's figure to that of depth one; None if a depth is missing.
-
-    Parameters
-    ----------
-    depths : sequence of int
-        In the order of the figures.
-    parts : Estimate
-        Figures by depth.
-    """
+    """Ratio of the deepest stack's figure to that of depth one; None if a depth is missing."""
     deepest = max(depths)
     if 1 not in depths or deepest == 1:
         return None

@@ -51,18 +51,7 @@ class Machine:
 
 
 def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine]:
-    """Machines of the table's rows.
-
-    Parameters
-    ----------
-    servers : Mapping[str, Server]
-        Servers by their names in the column ``tracking_uri``.
-
-    Raises
-    ------
-    TrackingError
-        A server cannot be reached.
-    """
+    """Machines of the table's rows."""
     runs = frame.drop_duplicates("run_id").sort_values("started_at", ascending=False)
     tags: dict[str, ListedRun] = {}
     for name in runs["tracking_uri"].dropna().unique():

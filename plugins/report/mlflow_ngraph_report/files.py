@@ -65,12 +65,8 @@ def draw(report: Report) -> Drawn:
 
 
 def write(drawn: Drawn, target: Path) -> list[Path]:
-    """Write a report: only the page if ``target`` ends with ``.html``, else all files into that directory.
-
-    Returns
-    -------
-    list[Path]
-        The files, the page first.
+    """Write a report, and return its files, the page first. A ``target`` that ends with ``.html`` gets only the page,
+    another one is a directory for all files.
 
     Raises
     ------
@@ -91,22 +87,8 @@ def write(drawn: Drawn, target: Path) -> list[Path]:
 
 
 def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
-    """Log a directory as the report of a study run, replacing an earlier one, and link to it from the run's note.
-
-    Parameters
-    ----------
-    page : str
-        Path of the page within ``directory``.
-
-    Returns
-    -------
-    str
-        Artifact URI of the page.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached or refuses.
+    """Log a directory as the report of a study run, replacing an earlier one, and link to the page from the run's note.
+    Returns the page's artifact URI.
     """
     client = connection.connect(tracking_uri)
     with connection.talking(tracking_uri, "log the report", connection.RECORDING):

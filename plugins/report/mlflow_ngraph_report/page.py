@@ -22,13 +22,7 @@ _FOLDED = 40
 
 
 def render(report: Report, drawn: Mapping[str, str]) -> str:
-    """Render the page.
-
-    Parameters
-    ----------
-    drawn : Mapping[str, str]
-        Figures as SVG, by key.
-    """
+    """Render the page; ``drawn`` are the figures as SVG, by key."""
     pictures = {key: Markup(style.inline(text, key)) for key, text in drawn.items()}  # noqa: S704 - drawn by us
     return _template().render(report=report, pictures=pictures, absent=ABSENT, folded=_FOLDED) + "\n"
 

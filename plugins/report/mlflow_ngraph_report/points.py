@@ -55,12 +55,8 @@ def named(data: pd.DataFrame, **names: str) -> pd.DataFrame:
 
 
 def lacks(frame: pd.DataFrame, metric: str, needs: str) -> str:
-    """Reason that curves of a metric over batch size cannot be drawn; empty if they can.
-
-    Parameters
-    ----------
-    needs : str
-        Advice where there are no cells.
+    """Reason that curves of a metric over batch size cannot be drawn; empty if they can. ``needs`` is advice where
+    there are no cells.
     """
     if frame.empty:
         return needs

@@ -74,15 +74,7 @@ class Prepared:
 
 
 def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
-    """Choose and describe the cells.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table; all rows are used.
-    include : Collection[str]
-        Verdicts that count besides ``ok``.
-    """
+    """Choose and describe the cells; ``include`` are verdicts that count besides ``ok``."""
     every = latest(frame.loc[:, list(_COLUMNS)])
     every["series"] = _series(every)
     parts = [_block(str(workload)) for workload in every["workload"]]

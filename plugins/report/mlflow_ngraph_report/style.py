@@ -160,13 +160,7 @@ def png(figure: Canvas) -> bytes:
 
 
 def inline(text: str, key: str) -> str:
-    """Embed an SVG in a page, with unique ids and the page's colours.
-
-    Parameters
-    ----------
-    key : str
-        Unique in the page.
-    """
+    """Embed an SVG in a page, with the page's colours and with ids that start with the unique ``key``."""
     body = text[text.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*">', "<g>", body)
