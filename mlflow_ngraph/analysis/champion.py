@@ -57,7 +57,7 @@ class EngineComparison:
         return self.ratio > 1 if higher else self.ratio < 1
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Ratio with interval and p-value as text."""
         text = f"{self.metric} ratio {self.ratio:.3f}"
         if self.ci_low is None or self.ci_high is None or self.p_value is None:

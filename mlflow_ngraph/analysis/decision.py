@@ -34,7 +34,7 @@ class Gain:
     """Contaminated by other load on the machine."""
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Speed-up with its interval, or a remark that it has none."""
         none = "" if self.ci_low is not None else " (no interval)"
         return f"{times(self.value, self.ci_low, self.ci_high, unsteady=self.unsteady)}{none}"
@@ -67,12 +67,12 @@ class Answer:
         return self.row is not None and all(rival.same_engine for rival in self.rivals)
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         """One sentence: compiler with gain, batch size, and advice where either is open."""
         where = self.label if self.device is None else f"{self.label} on {self.device}"
         others = [rival for rival in self.rivals if not rival.same_choice]
         if self.row is None or others:
-            return undecided.said(others or self.rivals, self.row, self.figure, where, self._gained)
+            return undecided.sentence(others or self.rivals, self.row, self.figure, where, self._gained)
         clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]
         return f"{where}: {'; '.join(clauses)}"
 
@@ -82,7 +82,7 @@ class Answer:
             "workload": self.workload,
             "label": self.label,
             "device": self.device,
-            "said": self.said,
+            "said": self.sentence,
             "decided": self.decided,
             "cell": None if self.row is None else self.row["cell"],
             "rivals": [rival.to_plain() for rival in self.rivals],
@@ -93,7 +93,7 @@ class Answer:
         """Gain that is certain although another compiler may be better; empty without any."""
         if self.row is None or not self.gains or self.gains[0].batch != self.row["batch"] or self.gains[0].value <= 1:
             return ""
-        return f"{self.gains[0].said} times {baselines.over(self.row)} with {undecided.named(self.row)}"
+        return f"{self.gains[0].text} times {baselines.over(self.row)} with {undecided.named(self.row)}"
 
     def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
         """Compiler with its gain."""
@@ -110,7 +110,7 @@ class Answer:
                 "no compiler was faster than eager execution" if over == "eager" else f"nothing was faster than {over}"
             )
         elif self.gains and self.gains[0].batch == row["batch"]:
-            yield f"{named.removesuffix(',')}, {self.gains[0].said} times {baselines.over(row)} {at}"
+            yield f"{named.removesuffix(',')}, {self.gains[0].text} times {baselines.over(row)} {at}"
             if rest := [
                 f"{times(gain.value, unsteady=gain.unsteady)} at batch {gain.batch}" for gain in self.gains[1:]
             ]:
@@ -129,8 +129,8 @@ class Answer:
             reason = f", and batch {row['batch']} takes {self.criterion}" if only else ""
             yield f"batch {' or '.join(map(str, sorted(alike)))} is as good (within {100 * AS_GOOD:g} %){reason}"
         if self.rivals:
-            could = undecided.listed([rival.said for rival in self.rivals])
-            yield f"its batch size is undecided: {could} could be better; {undecided.again(self.rivals, row)}"
+            could = undecided.listed([rival.clause for rival in self.rivals])
+            yield f"its batch size is undecided: {could} could be better; {undecided.measuring_command(self.rivals, row)}"
 
 
 def times(value: float, low: float | None = None, high: float | None = None, *, unsteady: bool = False) -> str:

@@ -52,7 +52,7 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
     named = study_names.find(frame, text)
     if named is None:
         raise UsageError(f"{text!r} names no results: write {FORMS}")
-    shown = text if text == named.study_id else f"{text} ({named.said})"
+    shown = text if text == named.study_id else f"{text} ({named.text})"
     return Side(shown, frame[frame["study_id"] == named.study_id].reset_index(drop=True))
 
 

@@ -29,7 +29,7 @@ class NamedStudy:
     """Number of later ones."""
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Description of the choice."""
         place = f"{self.back} before the latest" if self.back else "the latest"
         return f"{f'{place} of {self.runs} studies, ' if self.runs > 1 else ''}{self.study_id}"
@@ -51,7 +51,7 @@ def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
     study = find(frame, named)
     if study is None:
         raise UnknownNameError("study", named, set(frame["study"].dropna()))
-    return study.run_id, f"{named} ({study.said})"
+    return study.run_id, f"{named} ({study.text})"
 
 
 def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:

@@ -60,7 +60,7 @@ def document(answer: BestEngine) -> dict[str, Any]:
 def _undecided(answer: BestEngine) -> str:
     chosen = answer.chosen
     figure = undecided.figure(chosen.value, chosen.metric, CELL_METRICS[chosen.metric].unit)
-    return undecided.said(answer.rivals, chosen.row, figure)
+    return undecided.sentence(answer.rivals, chosen.row, figure)
 
 
 def _why(answer: BestEngine) -> str:

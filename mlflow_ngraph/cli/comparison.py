@@ -41,7 +41,7 @@ def show(pivot: Pivot, intervals: bool) -> None:
 def text(pivot: Pivot, form: str, intervals: bool) -> str:
     """A comparison in a format that other programs read."""
     if form == "json":
-        return output.json_text(pivot.told)
+        return output.json_text(pivot.attrs)
     if form == "csv":
         return _csv(pivot)
     if form == "latex":
@@ -54,14 +54,14 @@ def long(pivot: Pivot) -> pd.DataFrame:
     """One row a number, with its interval, its verdict and what else is told about it."""
     import pandas as pd
 
-    about = {name: pivot.told[name] for name in ("metric", "unit", "baseline", "relative_to")}
-    rows: pd.DataFrame = pd.DataFrame([{**value, **about} for value in pivot.told["values"]])
+    about = {name: pivot.attrs[name] for name in ("metric", "unit", "baseline", "relative_to")}
+    rows: pd.DataFrame = pd.DataFrame([{**value, **about} for value in pivot.attrs["values"]])
     return rows
 
 
 def _notes(pivot: Pivot) -> Iterator[str]:
     """What a reader has to know about the whole table."""
-    attrs = pivot.told
+    attrs = pivot.attrs
     unit = "" if attrs["unit"] == "1" else f" in {attrs['unit']}"
     relative = f" relative to {attrs['relative_to']}" if attrs["relative_to"] else ""
     left_out = "".join(f", {count} {verdict}" for verdict, count in attrs["left_out"].items())
@@ -140,7 +140,7 @@ def _interval(number: dict[str, Any]) -> str:
 
 def _precisions(pivot: Pivot) -> set[str]:
     """The precisions that the shown cells computed in."""
-    return {number["precision_in_force"] for number in pivot.told["values"] if number["precision_in_force"]}
+    return {number["precision_in_force"] for number in pivot.attrs["values"] if number["precision_in_force"]}
 
 
 def _csv(pivot: Pivot) -> str:

@@ -57,7 +57,7 @@ def markdown(
     parts: list[Part] = [Cell(title, tone="heading")]
     if overruled:
         parts.append(Sheet("Promoted by force, although:", (), (), overruled))
-    against = [] if comparison is None else [f"Against the champion before: {comparison.said}."]
+    against = [] if comparison is None else [f"Against the champion before: {comparison.text}."]
     parts += [_figures(cell, over), *against, _facts(candidate, precision)]
     return schema.cut(f"{sheet.markdown(*parts)}\n", MAX_DESCRIPTION)
 

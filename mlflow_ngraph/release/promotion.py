@@ -130,7 +130,7 @@ def promote(
         answer, rivals = logged_engine.rivals(candidate, metric, batch) if cell is not None else ({}, ())
         if rivals:
             figures = undecided.figure(answer[metric], metric, rivals[0].unit)
-            objections = (undecided.said(rivals, answer, figures), *objections)
+            objections = (undecided.sentence(rivals, answer, figures), *objections)
             refused = refused or not accept_undecided
         same = before is not None and before.engine is not None and before.engine.model_id == model_id
         if same:
@@ -232,7 +232,7 @@ def _objections(
     if before.cell is None:
         objections.append(f"{called} has no {metric}{at} to compare with")
     elif comparison is not None and not comparison.better:
-        objections.append(f"it is not significantly better than {called[:-1]}: {comparison.said}")
+        objections.append(f"it is not significantly better than {called[:-1]}: {comparison.text}")
     return tuple(objections)
 
 

@@ -97,9 +97,9 @@ def undecided(table: Cells) -> list[Finding]:
             Finding(
                 kind,
                 title,
-                f"{answer.said[0].upper()}{answer.said[1:]}",
+                f"{answer.sentence[0].upper()}{answer.sentence[1:]}",
                 evidence,
-                command("compare", {"devices": [best["device"]], "workloads": [best["label"]]}, "--intervals"),
+                command("compare", {"devices": [best["device"]], "workloads": [best["workload"]]}, "--intervals"),
                 weight(kind, size),
             )
         )
