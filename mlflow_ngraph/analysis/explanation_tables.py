@@ -51,7 +51,7 @@ def side_by_side(explained: Sequence[Explained]) -> list[Row]:
             rows.append((title, [value or UNKNOWN for value in values]))
     times = [_profiled_us(explanation) for explanation in explanations]
     if any(time is not None for time in times):
-        rows.append(("profiled", [UNKNOWN if time is None else _milliseconds(time) for time in times]))
+        rows.append(("profiled", [UNKNOWN if time is None else f"{time / 1000:.3g} ms in kernels" for time in times]))
     facts = list(dict.fromkeys(name for explanation in explanations if explanation for name in explanation.facts))
     rows += [(name, [_fact(explanation, name) for explanation in explanations]) for name in facts]
     if any(entry.problem for entry in explained):
@@ -144,7 +144,3 @@ def _size(size: int | None) -> str:
         if size >= factor:
             return f"{size / factor:.3g} {unit}"
     return f"{size} B"
-
-
-def _milliseconds(microseconds: float) -> str:
-    return f"{microseconds / 1000:.3g} ms in kernels"

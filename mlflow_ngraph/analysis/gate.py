@@ -288,7 +288,8 @@ def _judged(
                 "notices": _worse_by(notices[place], values[0], metric),
                 **dict(zip(("change", "ci_low", "ci_high"), _changes(ratios[name], place, values, name), strict=True)),
             }  # fmt: skip
-            verdict = _verdict(figures, bounds[name], metric)
+            outcome, reason = _outcome(figures, bounds[name], metric)
+            verdict: dict[str, Any] = {**figures, "outcome": outcome, "reason": reason}
             if baselines.differ(both, metric, [old], [new]).any():
                 verdict = _of_other_baselines(values, tuple(baselines.labels(both.iloc[[old, new]])), name)
             rows.append({**_about(both, old, new), "metric": name, "threshold": bounds[name], **verdict})
@@ -331,11 +332,6 @@ def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: st
         return plain, np.nan, np.nan
     low, high = (float(end[0]) for end in ratios.take([place]).interval())
     return float(ratios.value[place]) - 1, low - 1, high - 1
-
-
-def _verdict(figures: dict[str, float], bound: float, metric: Metric) -> dict[str, Any]:
-    outcome, reason = _outcome(figures, bound, metric)
-    return {**figures, "outcome": outcome, "reason": reason}
 
 
 def _outcome(figures: dict[str, float], bound: float, metric: Metric) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +30,6 @@ from mlflow_ngraph.version import __version__
 if TYPE_CHECKING:
     from _typeshed import SupportsRead
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from mlflow_ngraph.execute.record import StudyRecord
 
 
 @dataclass(frozen=True)
@@ -127,14 +125,14 @@ def _source(directory: Path, derived: Path) -> _Source:
     here = [place for name in contents.STUDY_FILES if (place := directory / name).is_file()]
     places = {path.name: path for path in (*sorted(derived.iterdir()), *here)}
     lacking, engines = {}, dict[str, str]()
-    for engine, source, named in _engines(record):
-        problem = damage(directory / source, named)
+    for engine in (engine for lane in record.lanes.values() for engine in lane.engines):
+        problem = damage(directory / engine.directory, engine.files)
         if problem:
-            lacking[engine] = problem
+            lacking[engine.id] = problem
             continue
-        for path, digest in named.items():
-            places[f"{source}/{path}"] = directory / source / path
-            engines[f"{source}/{path}"] = digest
+        for path, digest in engine.files.items():
+            places[f"{engine.directory}/{path}"] = directory / engine.directory / path
+            engines[f"{engine.directory}/{path}"] = digest
     kept = directory / contents.DISAGREEMENTS
     places |= {f"{contents.DISAGREEMENTS}{path}": kept / path for path in digest_files(kept)} if kept.is_dir() else {}
     listed = {
@@ -147,12 +145,6 @@ def _source(directory: Path, derived: Path) -> _Source:
     except ValidationError as error:
         raise ArchiveError(f"{directory} cannot be exported: {explain(error, ArchivedStudy)}") from None
     return _Source(study, places, lacking)
-
-
-def _engines(record: StudyRecord) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    for lane in record.lanes.values():
-        for engine in lane.engines:
-            yield engine.id, engine.directory, engine.files
 
 
 def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | None) -> str | None:

@@ -248,18 +248,13 @@ def _extract(archive: Archive, target: Path) -> None:
                 place = target / study.study_id / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 with place.open("xb") as output:
-                    _write(pieces, output)
+                    output.writelines(pieces)
+                    output.flush()
+                    os.fsync(output.fileno())
             else:
                 for _ in pieces:
                     pass
         reader.end()
-
-
-def _write(pieces: Iterable[bytes], output: IO[bytes]) -> None:
-    for piece in pieces:
-        output.write(piece)
-    output.flush()
-    os.fsync(output.fileno())
 
 
 def _place(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]) -> Imported:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from mlflow_ngraph.analysis.champion import EngineComparison
-from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, METRICS
+from mlflow_ngraph.metrics import CELL_METRICS, METRICS
 from mlflow_ngraph.release.logged_engine import LoggedEngine
-from mlflow_ngraph.tables import sheet
+from mlflow_ngraph.tables import baselines, sheet
 from mlflow_ngraph.tables.sheet import Cell, Part, Sheet
 from mlflow_ngraph.tables.summary import precisions
 from mlflow_ngraph.text import decimals, rounded
@@ -72,7 +72,8 @@ def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] 
         shown = [figure(values, name) for _, values in columns]
         if METRICS[name].of_baseline:
             shown = [
-                text and f"{text} over {_baseline(values)}" for text, (_, values) in zip(shown, columns, strict=True)
+                text and f"{text} over {baselines.of_row(values)}"
+                for text, (_, values) in zip(shown, columns, strict=True)
             ]
         if any(shown):
             rows.append([title if unit == "1" else f"{title} [{unit}]", *shown])
@@ -114,12 +115,6 @@ def figure(values: Mapping[str, Any], name: str) -> str:
     if low is not None and high is not None:
         return f"{written(value)} [{written(low)}, {written(high)}]"
     return written(value) + ("" if spread is None else f" ± {written(spread)}")
-
-
-def _baseline(values: Mapping[str, Any]) -> str:
-    """Baseline of a cell's ratios; eager execution in tables that do not record it."""
-    label = values.get(BASELINE_COLUMN)
-    return label if isinstance(label, str) and label else EAGER
 
 
 def _number(value: Any) -> float | None:

@@ -166,7 +166,9 @@ def _columns(metric: str) -> list[str]:
 def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame, tagged: bool) -> list[ListedEngine]:
     client = connection.reach(uri)
     with connection.talking(uri, "list the engines", connection.RECORDING):
-        models = [model for model in _models(client, experiments) if str(model.status) == "READY" or _doomed(model)]
+        models = [
+            model for model in _models(client, experiments) if str(model.status) == "READY" or Tag.PRUNED in model.tags
+        ]
         registered = Registry(client, uri).versions()
     measured = {str(name): rows for name, rows in cells.groupby("model_id", sort=False)}
     # Filters by tag refer to study runs, which only the table knows.
@@ -179,10 +181,6 @@ def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame,
         ListedEngine(uri, model, tuple(registered.get(model.model_id, ())), measured[model.model_id])
         for model in models
     ]
-
-
-def _doomed(model: LoggedModel) -> bool:
-    return Tag.PRUNED in model.tags
 
 
 def _models(client: MlflowClient, experiments: Sequence[str] | None) -> list[LoggedModel]:

@@ -124,7 +124,8 @@ def _delete_files(client: MlflowClient, engine: ListedEngine, repository: Artifa
         for file in sorted(repository.list_artifacts(), key=lambda file: file.path != MANIFEST):
             repository.delete_artifacts(file.path)
     except NotImplementedError:
-        _restore(client, engine)
+        client.finalize_logged_model(engine.model_id, "READY")
+        client.delete_logged_model_tag(engine.model_id, Tag.PRUNED)
         raise TrackingError(
             f"engine {engine.model_id} stays: the store of {where} does not delete files; "
             "delete them there, or let 'mlflow gc' do it on the server"
@@ -132,11 +133,6 @@ def _delete_files(client: MlflowClient, engine: ListedEngine, repository: Artifa
     left = [file.path for file in repository.list_artifacts()]
     if left:
         raise TrackingError(f"engine {engine.model_id}: {where} still has {', '.join(left)}: prune again")
-
-
-def _restore(client: MlflowClient, engine: ListedEngine) -> None:
-    client.finalize_logged_model(engine.model_id, "READY")
-    client.delete_logged_model_tag(engine.model_id, Tag.PRUNED)
 
 
 def _repository(engine: ListedEngine) -> Any:

@@ -87,16 +87,6 @@ class SummaryRow:
         return not 1 / _APART <= ratio <= _APART
 
     @property
-    def speedup_mark(self) -> str:
-        """Mark of a contaminated speed-up."""
-        return UNSTEADY_MARK if "speedup" in self.unsteady else ""
-
-    @property
-    def precisions(self) -> str:
-        """Effective precision, followed by the requested one where they differ."""
-        return precisions(self.precision, self.precision_in_force)
-
-    @property
     def compile_text(self) -> str:
         """Compile time in seconds. Reuse is noted; "≤" marks concurrent compilation."""
         if self.compile_s is None:
@@ -210,6 +200,7 @@ def sheet(record: StudyRecord) -> Sheet:
     """Every cell, the best first, with counts of verdicts and notes about contamination."""
     rows = summary_rows(record)
     asked = {row.precision for row in rows}
+    variables = dict.fromkeys(row.variables for row in rows if row.variables)
     several = len(asked) > 1 or any(row.precision_in_force not in (None, *asked) for row in rows)
     speedup = "speed-up" if record.baseline == BASELINE else titled("speed-up", record.baseline)
     return Sheet(
@@ -226,7 +217,7 @@ def sheet(record: StudyRecord) -> Sheet:
             _tally(rows),
             *references(record),
             *filter(None, [wide_intervals(record)]),
-            *(Cell(line, tone="warning") for line in (*_noise(rows), *_variables(rows))),
+            *(Cell(line, tone="warning") for line in (*_noise(rows), *map(environment_warning, variables))),
         ],
         one="cell",
     )
@@ -254,8 +245,9 @@ def _cells(row: SummaryRow, several: bool) -> Iterator[Cell]:
     yield Cell(str(row.batch), tone=usual)
     yield Cell(row.compiler, tone=best)
     if several:
-        yield Cell(row.precisions, tone=usual)
-    yield Cell(_marked(row.speedup_mark, row.speedup), _interval(row.speedup_ci), tone=best)
+        yield Cell(precisions(row.precision, row.precision_in_force), tone=usual)
+    speedup_mark = UNSTEADY_MARK if "speedup" in row.unsteady else ""
+    yield Cell(_marked(speedup_mark, row.speedup), _interval(row.speedup_ci), tone=best)
     yield Cell(_marked(mark, row.throughput), _interval(row.throughput_ci), tone=best)
     yield Cell(_marked(mark, row.latency_p50_ms), note=_ROUNDS_APART if row.rounds_apart else "", tone=usual)
     for figure in (row.latency_p99_ms, row.cpu_percent):
@@ -287,10 +279,6 @@ def _noise(rows: Sequence[SummaryRow]) -> Iterator[str]:
     if reasons:
         (reason, _), count = reasons.most_common(1)[0], reasons.total()
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet ({counted(count, 'cell')}); {TOUCHED}. Such as: {reason}"
-
-
-def _variables(rows: Sequence[SummaryRow]) -> Iterator[str]:
-    yield from map(environment_warning, dict.fromkeys(row.variables for row in rows if row.variables))
 
 
 def _ranked(rows: list[SummaryRow]) -> list[SummaryRow]:

@@ -80,13 +80,13 @@ def _of_model(table: Cells, cells: pd.DataFrame) -> Finding:
         f"{row['label']} on {table.context(row)}: {verdict} in eager execution, and the same with compilers",
         f"At batch {batches} with {listed(cells['compiler_label'])}.",
         "Reason",
-        len(cells) / len(_beside(table.latest, row, "label")),
+        len(cells) / len(_like(table.latest, row, (*_WHERE, "label"))),
     )
 
 
 def _of_compiler(table: Cells, cells: pd.DataFrame) -> Finding:
     row = cells.iloc[0]
-    verdict, beside = str(row["verdict"]), _beside(table.latest, row, "compiler_label")
+    verdict, beside = str(row["verdict"]), _like(table.latest, row, (*_WHERE, "compiler_label"))
     texts = [f"{cell['label']} at batch {cell['batch']}" for _, cell in cells.iterrows()]
     return _finding(
         table,
@@ -122,11 +122,6 @@ def _finding(table: Cells, cells: pd.DataFrame, title: str, text: str, says: str
         ),
         weight(kind, share + len(lost)),
     )  # fmt: skip
-
-
-def _beside(latest: pd.DataFrame, row: pd.Series[Any], name: str) -> pd.DataFrame:
-    """Cells of the same place that are equal in one column more."""
-    return _like(latest, row, (*_WHERE, name))
 
 
 def _like(latest: pd.DataFrame, row: pd.Series[Any], names: Sequence[str]) -> pd.DataFrame:

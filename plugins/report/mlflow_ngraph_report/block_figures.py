@@ -94,7 +94,7 @@ def efficiency(prepared: Prepared) -> list[Figure | Missing]:
                     "width of its 95 % interval. A place without a number had no cell that counts.",
                     named(data, column="width", x="batch", value="ase"),
                     HeatMaps(data, "batch size", "width").draw,
-                    f"Heat maps of ASE over width and batch size, one for each of {_names(data)}.",
+                    f"Heat maps of ASE over width and batch size, one for each of {texts.listed(list(dict.fromkeys(data['series'])))}.",
                     incomplete(data),
                 )
             )
@@ -153,10 +153,6 @@ def _each(frame: pd.DataFrame, key: str) -> Iterator[tuple[str, str, pd.DataFram
         yield (f"{key}-{number + 1}" if any(several) else key), name, own
 
 
-def _names(data: pd.DataFrame) -> str:
-    return texts.listed(list(dict.fromkeys(data["series"])))
-
-
 @dataclass(frozen=True)
 class HeatMaps:
     """A map for each series."""
@@ -172,7 +168,7 @@ class HeatMaps:
         series = list(dict.fromkeys(self.data["series"]))
         rows = -(-len(series) // _BESIDE)
         columns = min(_BESIDE, len(series))
-        ys, xs = (list(dict.fromkeys(self.data.sort_values(name, key=_numbers)[name])) for name in ("column", "x"))
+        ys, xs = (list(dict.fromkeys(self.data.sort_values(name, key=pd.to_numeric)[name])) for name in ("column", "x"))
         figure = style.canvas(0.4 + rows * (0.75 + 0.38 * len(ys)))
         panels = figure.subplots(rows, columns, squeeze=False)
         norm = Normalize(0.0, max(1.0, float(self.data["value"].max())))
@@ -211,7 +207,3 @@ class HeatMaps:
             text = f"{value:.2f}" if math.isnan(half) else f"{value:.2f}\n±{half:.2f}"
             axes.annotate(text, place, ha="center", va="center", fontsize=6.5, color=shade, linespacing=1.1)
         return mesh
-
-
-def _numbers(values: pd.Series[float]) -> pd.Series[float]:
-    return pd.to_numeric(values)

@@ -247,7 +247,7 @@ def _banded_cells(aggregates: dict[tuple[int, int], Aggregate | None]) -> list[C
         few = f"{mean.cells} of {mean.asked} cells" if mean.cells < mean.asked else ""
         cells += [
             Cell(decimals(mean.throughput), texts.joined([interval, few])),
-            _spread(mean.cpu_percent, mean.cpu_percent_std),
+            " ± ".join(filter(None, map(decimals, (mean.cpu_percent, mean.cpu_percent_std)))),
         ]
     return cells
 
@@ -261,10 +261,6 @@ def _banded_row(
         values = asdict(mean) if mean is not None else dict.fromkeys(Aggregate.__dataclass_fields__)
         row.update({f"{name}_b{first}_{last}": value for name, value in values.items()})
     return row
-
-
-def _spread(value: float, deviation: float) -> str:
-    return " ± ".join(filter(None, (decimals(value), decimals(deviation))))
 
 
 def _band(band: tuple[int, int], frame: pd.DataFrame) -> str:
