@@ -89,14 +89,12 @@ def compare(
     Returns
     -------
     pd.DataFrame
-        The pivot. ``attrs["left_out"]`` counts by verdict the cells that were left out, ``attrs["cells"]`` the others,
-        ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``,
-        ``attrs["unit"]``, ``attrs["relative_to"]`` and, of a ratio, ``attrs["baseline"]`` say what is shown,
-        ``attrs["added"]`` what was added to the rows, and ``attrs["refined"]`` what took the place of which column.
-        ``attrs["values"]`` says of every number which cell it is of, by ``which`` it is told from those that fall
-        together with it, with its verdict, interval, the precision in force and how many of its nodes fell back to
-        another provider; whether it is ``unsteady``, and the ``noise`` and ``variables`` of its cell; whether it is the
-        ``best`` of its row; and whether it is ``tied``: not told apart from the best or, with ``relative_to``, from 1.
+        The pivot. ``attrs`` has: ``metric``, ``unit``, ``relative_to`` and ``baseline`` (of ratios); ``cells`` (number
+        of cells), ``left_out`` (excluded cells by verdict) and ``without_baseline`` (number of cells without one);
+        ``added`` (columns added to the rows) and ``refined`` (replaced columns). ``values`` describes each number: its
+        cell, ``which`` (columns that separate it from merged cells), verdict, interval, effective precision, fallback
+        nodes, ``unsteady``, ``noise`` and ``variables``; ``best`` of its row, and ``tied`` with the best or, for
+        ratios, with 1.
 
     Raises
     ------
@@ -125,7 +123,7 @@ def compare(
         baselines.check_one(pd.concat([kept, base]), [measured])
         shown, without = _divided(shown, base, relative_to)
     apart = _Apart(shown.known(), list(rows), list(columns))
-    apart.tell(best or _TELLS_APART)
+    apart.separate(best or _TELLS_APART)
     places = [*apart.rows, *apart.columns]
     ranked = shown.best(places)
     if best:
@@ -155,7 +153,7 @@ class _Apart:
     rows: list[str]
     columns: list[str]
 
-    def tell(self, names: Sequence[str]) -> None:
+    def separate(self, names: Sequence[str]) -> None:
         """Add rows until cells that differ in these columns have separate places."""
         for name in names:
             if not self._merges(name):

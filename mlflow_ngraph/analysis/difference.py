@@ -114,8 +114,8 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFram
     Returns
     -------
     pd.DataFrame
-        One row a difference and one a cell that both runs have, with the columns of `COLUMNS`. ``attrs`` has ``cells``
-        (that both have), ``left_only`` and ``right_only`` (how many one of them has).
+        One row per difference and per cell of both runs, with the columns of `COLUMNS`. ``attrs`` has ``cells`` (number
+        of cells of both runs), ``left_only`` and ``right_only`` (numbers of cells of one run).
 
     Raises
     ------

@@ -123,12 +123,12 @@ def gate(
     Returns
     -------
     pd.DataFrame
-        One row a cell and metric, with the columns of `COLUMNS`; ``outcome`` is ``passed``, ``failed``, ``could not
-        tell``, ``missing`` (of the candidate), ``not ok`` (of the candidate) or ``unmeasured`` (the metric, on either
-        side). ``attrs`` has ``outcome`` (``passed``, ``failed`` or ``could not tell``), ``tested`` (hypotheses),
-        ``common`` (cells of both sides), ``labels`` (models of both sides), ``new`` (cells of the candidate alone),
-        ``skipped`` (cells of the baseline that are not ``ok``), ``machines`` (of both sides), ``between_studies`` (what
-        was allowed for, by metric), ``candidate``, ``baseline`` and ``thresholds``.
+        One row per cell and metric, with the columns of `COLUMNS`. ``outcome`` is ``passed``, ``failed``, ``could not
+        tell``, ``missing`` (in the candidate), ``not ok`` (in the candidate) or ``unmeasured`` (on either side).
+        ``attrs`` has: ``outcome`` (of the gate), ``tested`` (number of hypotheses), ``common`` (number of cells of both
+        sides), ``labels`` (models of both sides), ``new`` (number of cells of the candidate alone), ``skipped`` (number
+        of cells that are not ``ok`` in the baseline), ``machines`` (of both sides), ``between_studies`` (variance
+        between studies by metric), ``candidate``, ``baseline`` and ``thresholds``.
 
     Raises
     ------

@@ -39,9 +39,9 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     Returns
     -------
     pd.DataFrame
-        One row a study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``,
+        One row per study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``,
         ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``machines`` (others that
-        measured it too) and ``changes`` (how many changes of level there are).
+        measured the cell) and ``changes`` (number of changes of level).
 
     Raises
     ------

@@ -75,13 +75,11 @@ def recommend(
     Returns
     -------
     pd.DataFrame
-        One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
-        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and
-        devices for which nothing keeps all limits, with the reasons, ``attrs["answers"]`` the sentence for each other
-        one, and ``attrs["undecided"]`` those of them for which nothing is ``best`` because of ``rivals`` that could
-        beat it; ``attrs["between_studies"]`` what another study changes on the machines of which that can be told;
-        ``attrs`` also says ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``, ``better``, ``limits``,
-        ``fleet`` and ``front``.
+        One row per cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
+        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs`` has: ``answers`` (a sentence for each
+        workload and device), ``undecided`` (those without a ``best``, with their ``rivals``), ``nothing`` (workloads
+        and devices without a candidate, with reasons), ``between_studies`` (variance between studies of a machine),
+        ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``, ``better``, ``limits``, ``fleet`` and ``front``.
 
     Raises
     ------

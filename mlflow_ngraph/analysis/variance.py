@@ -37,11 +37,11 @@ def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
     Returns
     -------
     pd.DataFrame
-        One row a cell that was timed: how many processes, slices and repetitions there were; for each of these levels
-        the standard deviation that it adds, as a share of a duration, and its share of the variance of the cell's mean
-        (missing where it cannot be told); the repetitions of a slice, and with how many of them a given time would tell
-        most; what share of the time that would take for the same error; which share of the variance of the ratio to the
-        baseline's slices the shared rounds have taken away (negative where they have added to it).
+        One row per timed cell: numbers of processes, slices and repetitions; for each of these levels, the standard
+        deviation that it adds as a share of a duration, and its share of the variance of the cell's mean (missing where
+        unknown); the repetitions of a slice, the number that would be most informative for a given time, and the share
+        of the time that it would need for the same error; the share of the variance of the slices' ratio to the
+        baseline that shared rounds removed (negative if they added to it).
 
     Raises
     ------

@@ -368,14 +368,14 @@ def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
         from mlflow_ngraph.devices.fingerprint import fingerprint
 
         with suppress(DependencyError):
-            warning_before = brought("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
-            yield from filter(None, [warning_before(plan.study.name, plan.device, fingerprint())])
+            told_before = brought("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
+            yield from filter(None, [told_before(plan.study.name, plan.device, fingerprint())])
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the results, best first, where to look for more, and what follows from them."""
     from mlflow_ngraph.analysis.closing import answers
-    from mlflow_ngraph.tables.races import told
+    from mlflow_ngraph.tables import races
     from mlflow_ngraph.tables.summary import references, sheet, summary_rows
 
     if as_json:
@@ -387,7 +387,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "where": dict(outcome.where),
                 "unrecorded": outcome.unrecorded,
                 "answers": answers(outcome.record),
-                "references": references(outcome.record),
+                "refers_to": references(outcome.record),
                 "rows": [asdict(row) for row in summary_rows(outcome.record)],
                 "races": dict(outcome.record.races),
                 "left_out": dict(outcome.record.left_out),
@@ -396,7 +396,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         return
     console = output.console()
     tables.show(console, sheet(outcome.record))
-    for line in told(outcome.record):
+    for line in races.results(outcome.record):
         console.print(line, markup=False, soft_wrap=True)
     console.print()
     for what, where in {"directory": outcome.directory, **outcome.where}.items():

@@ -78,10 +78,9 @@ def promote(
 ) -> Promotion:
     """Register an engine as a version of a registered model, and let the alias of its device point at it.
 
-    It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by
-    ``metric`` at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was
-    measured of the same model and precision on this machine may be able to beat it, for all that can be told; see
-    `EngineComparison.rivals`.
+    The engine has to be ``ok`` at every batch size. It has to be significantly better than the current champion by
+    ``metric``, each at its best batch size or both at ``batch``, on equal machines. No other measured engine of the
+    same model, precision and machine may be able to beat it; see `logged_engine.rivals`.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ _COLUMNS = (
 )
 
 
-def told(record: StudyRecord) -> Iterator[str]:
+def results(record: StudyRecord) -> Iterator[str]:
     """One line per race, and one per reason for leaving cells out."""
     for workload, race in record.races.items():
         yield _ended(record, workload, race)
@@ -41,8 +41,8 @@ def document(record: StudyRecord) -> dict[str, Any]:
     Returns
     -------
     dict[str, Any]
-        ``races`` by workload, as the journal says how they ended; ``left``: the cells that left a race, in the order of
-        the rounds, each with its evidence; ``left_out``: the cells that were not measured, with the reason.
+        ``races`` by workload, as recorded in the journal; ``left``: cells eliminated from a race in order of rounds,
+        with evidence; ``left_out``: cells that were not measured, with the reason.
     """
     left = [
         {**_cell(record, cell.lane, cell.batch), **cell.left}
@@ -64,7 +64,7 @@ def parts(record: StudyRecord) -> Iterator[Sheet]:
     """Section of the summary; empty where `document` is."""
     if content := document(record):
         rows = [_departure(record, row) for row in content["left"]]
-        yield Sheet("Races", _COLUMNS, rows, list(told(record)))
+        yield Sheet("Races", _COLUMNS, rows, list(results(record)))
 
 
 def _cell(record: StudyRecord, lane_id: str, batch: int) -> dict[str, Any]:

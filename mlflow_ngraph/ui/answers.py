@@ -70,7 +70,7 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     if question.metric not in metrics:
         raise UnknownNameError("metric", question.metric, metrics)
     metric = metrics[question.metric]
-    shown = question.fits(frame)
+    shown = question.select(frame)
     if shown.empty:
         raise UsageError("nothing fits all of this together: choose fewer devices, compilers, precisions or workloads")
     over = baselines.of(shown, metric)
@@ -119,7 +119,7 @@ def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """
     from mlflow_ngraph.analysis.findings import find
 
-    ranked = find(question.fits(frame))
+    ranked = find(question.select(frame))
     return {
         "findings": [
             {"kind": finding.kind, "title": finding.title, "text": finding.text, "command": finding.command}
@@ -172,7 +172,7 @@ def _ratios(
     frame: pd.DataFrame, question: Query, here: pd.DataFrame, batch: int, baseline: str
 ) -> list[dict[str, Any]]:
     """Divide by the baseline, which may be missing from the chosen compilers."""
-    bases = question.fits(frame, but="compiler")
+    bases = question.select(frame, but="compiler")
     bases = bases[(bases["batch"] == batch) & (bases["compiler_label"] == baseline)]
     both = pd.concat([here, bases[~bases["cell"].isin(here["cell"])]])
     table = compare(
@@ -199,9 +199,9 @@ def _ratios(
 
 def _baseline(frame: pd.DataFrame, question: Query) -> str | None:
     """Compiler to divide by: the chosen one, else eager execution or the studies' baseline; None without any."""
-    known = _values(question.fits(frame, but="compiler")["compiler_label"])
+    known = _values(question.select(frame, but="compiler")["compiler_label"])
     if question.baseline is None:
-        of_studies = baselines.labels(question.fits(frame, but="compiler"))
+        of_studies = baselines.labels(question.select(frame, but="compiler"))
         return next((label for label in (_IDENTITY, *dict.fromkeys(of_studies)) if label in known), None)
     if question.baseline not in known:
         raise UsageError(f"nothing of the baseline {question.baseline!r} fits: there is {', '.join(known)}")

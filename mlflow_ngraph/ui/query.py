@@ -64,7 +64,7 @@ class Query:
             everything=given.get("all") == "1",
         )
 
-    def fits(self, frame: pd.DataFrame, *, but: str = "") -> pd.DataFrame:
+    def select(self, frame: pd.DataFrame, *, but: str = "") -> pd.DataFrame:
         """Select the matching rows, ignoring the criterion ``but``.
 
         Raises

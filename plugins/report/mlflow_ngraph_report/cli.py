@@ -48,9 +48,9 @@ def report(
 ) -> int:
     """Write a report: the environment, tables 3 to 8 and figures 1 and 5 to 12 of the paper from your own results.
 
-    RUN is the id of a study run, or of one of its lane runs, or the name or id of a study: of a name the latest one;
-    without any, all results that fit the filters are meant. The page works offline. It is logged to the runs that are
-    named, or to the study run if the results come from one alone.
+    RUN is the id of a study run or lane run, or the id or name of a study, of which the latest counts. Without RUN, all
+    results that match the filters are used. The page works offline. It is logged to the named runs, or to the study run
+    if all results are from one.
     """
     asked = Asked(given)
     included = items(include)

@@ -139,7 +139,7 @@ def _of_kind(kind: str, hardware: Mapping[str, Any]) -> str | None:
     return "xeon" if kind != "cuda" and hardware["architecture"] == "x86_64" else None
 
 
-def warning_before(study: str, profile: str, fingerprint: Mapping[str, Any]) -> str:
+def told_before(study: str, profile: str, fingerprint: Mapping[str, Any]) -> str:
     """Note for ``report --paper`` before a study runs; empty where the machine is of the paper's kind."""
     if study not in STUDIES:
         return ""

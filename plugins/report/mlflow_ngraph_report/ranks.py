@@ -118,7 +118,7 @@ class Ranks:
         axes.set_ylabel(f"{own['device'].iloc[0]}, batch {own['batch'].iloc[0]}")
 
 
-def pairs_that_turn(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
+def reversed_pairs(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
     """Count pairs of models that a series reorders, the significant ones among them, and tell if any could be tested.
 
     A pair is significant if it differs both ways. Its p-value is the larger one, adjusted by Holm's method.
@@ -163,7 +163,7 @@ def _told(ranked: pd.DataFrame, device: str, *, several: bool) -> str:
     turns = []
     pairs = ranked["label"].nunique() * (ranked["label"].nunique() - 1) // 2
     for series in order_of_series(ranked)[1:]:
-        turned, sure, tested = pairs_that_turn(ranked, series)
+        turned, sure, tested = reversed_pairs(ranked, series)
         doubt = f" ({sure} beyond doubt)" if tested else ""
         turns.append(f"{turned}{doubt} with {series}")
     return f"{where}, of {counted(pairs, 'pair')} of models change places against {base}: {texts.listed(turns)}."

@@ -153,12 +153,12 @@ def test_an_x86_processor_that_is_no_xeon_is_compared_with_a_note(prepared: Prep
     assert (
         "AMD EPYC 7B13 is no Xeon: it stands beside the paper's because both are x86-64 processors." in chosen.caveats
     )
-    told = paper.warning_before("paper-models", "host", epyc.fingerprint)
+    told = paper.told_before("paper-models", "host", epyc.fingerprint)
     assert told == (
         "report --paper sets this beside the paper's 8 × Xeon (Skylake, 3.0 GHz), no GPU; this machine is AMD EPYC 7B13"
     )
-    assert paper.warning_before("paper-models", "host", machine("host").fingerprint) == ""
-    assert "nothing to set beside" in paper.warning_before(
+    assert paper.told_before("paper-models", "host", machine("host").fingerprint) == ""
+    assert "nothing to set beside" in paper.told_before(
         "paper-models", "host", machine("host", architecture="aarch64").fingerprint
     )
 
