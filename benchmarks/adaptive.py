@@ -22,7 +22,7 @@ from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import Study, parse
-from mlflow_ngraph.tables.summary import shortfall
+from mlflow_ngraph.tables.summary import wide_intervals
 
 FIXED = 100
 
@@ -58,8 +58,8 @@ def report(record: StudyRecord, study: Study) -> int:
     print(f"{FIXED} repetitions of each: {sum(fixed):.1f} s, auto takes {100 * auto / sum(fixed):.0f} %")
     print(f"the same with each cell cut off at {cap:g} s: {capped:.1f} s, auto takes {100 * auto / capped:.0f} %")
     wide = _too_wide(cells, study.adaptive.within)
-    print(shortfall(record))
-    return int(auto > sum(fixed) / 2 or (wide > 0) != bool(shortfall(record)))
+    print(wide_intervals(record))
+    return int(auto > sum(fixed) / 2 or (wide > 0) != bool(wide_intervals(record)))
 
 
 def _repetition_s(cell: CellRecord) -> float:

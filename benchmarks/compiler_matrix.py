@@ -16,8 +16,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from support.matrix import markdown, merged
+
 from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.analysis.matrix import markdown, merged
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.devices.registry import create
 from mlflow_ngraph.execute import replay, study_directories

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from mlflow_ngraph.analysis import table_checks
-from mlflow_ngraph.analysis.listing import Listed
+from mlflow_ngraph.analysis.listing import ListedRun
 from mlflow_ngraph.analysis.table_checks import BadTableError
 from mlflow_ngraph.archives import contents, importing
 from mlflow_ngraph.archives.contents import Contents
@@ -47,7 +47,7 @@ def member(name: str) -> bytes:
 
 
 def table(content: bytes, study_id: str) -> pa.Table:
-    return table_checks.parsed(content, Listed("run", "golden", "1", "", {Tag.STUDY_ID: study_id}))
+    return table_checks.parsed(content, ListedRun("run", "golden", "1", "", {Tag.STUDY_ID: study_id}))
 
 
 def test_each_format_has_a_file_here() -> None:

@@ -118,15 +118,11 @@ def bad_archives(whole: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]
 def _written(text: str, files: dict[str, bytes]) -> bytes:
     """An archive with these files, whatever its table of contents says."""
     from mlflow_ngraph.archives import contents
-    from mlflow_ngraph.archives.tar_file import Writer
 
     stream = io.BytesIO()
-    writer = Writer(stream)
-    for name, content in {contents.FILE: text.encode("utf-8", "surrogatepass"), **files}.items():
-        writer.begin(name, len(content))
-        writer.write(content)
-        writer.end_file()
-    writer.end()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, content in {contents.FILE: text.encode("utf-8", "surrogatepass"), **files}.items():
+            tar.addfile(contents.member(name, len(content)), io.BytesIO(content))
     return stream.getvalue()
 
 

@@ -179,9 +179,7 @@ def resealed(events: list[Any]) -> bytes:
 def archives(corpus: Corpus) -> Format:
     """Archives of studies: checked, and unpacked where they are let in."""
     from mlflow_ngraph.archives import contents, importing
-    from mlflow_ngraph.archives.tar_file import Writer
     from mlflow_ngraph.engines.trust import EVERYTHING
-    from mlflow_ngraph.errors import ArchiveError
 
     whole = corpus.archive.read_bytes()
     with tarfile.open(corpus.archive) as tar:
@@ -206,15 +204,9 @@ def archives(corpus: Corpus) -> Format:
         if chance > 0.9:
             text = with_doubled_key(text, rng)
         stream = io.BytesIO()
-        writer = Writer(stream)
-        for path, content in {contents.FILE: text.encode(), **files}.items():
-            try:
-                writer.begin(path, len(content))
-            except ArchiveError:
-                continue
-            writer.write(content)
-            writer.end_file()
-        writer.end()
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for path, content in {contents.FILE: text.encode(), **files}.items():
+                tar.addfile(contents.member(path, len(content)), io.BytesIO(content))
         return stream.getvalue()
 
     def read(content: bytes) -> None:
@@ -233,7 +225,7 @@ def tables(corpus: Corpus) -> Format:
 
     from mlflow_ngraph.analysis import cells, compare, findings, gate, history, recommend, results, table_checks
     from mlflow_ngraph.analysis.gate import Side
-    from mlflow_ngraph.analysis.listing import Listed
+    from mlflow_ngraph.analysis.listing import ListedRun
     from mlflow_ngraph.analysis.pivot import Pivot
     from mlflow_ngraph.cli import comparison
     from mlflow_ngraph.errors import UsageError
@@ -250,7 +242,7 @@ def tables(corpus: Corpus) -> Format:
     path = corpus.scratch / "results.parquet"
     results_file.write(made.from_record(replay.load(corpus.study)), path)
     whole, good = path.read_bytes(), pq.read_table(path)
-    run = Listed("run", "experiment", "1", "", {Tag.STUDY_ID: corpus.study.name})
+    run = ListedRun("run", "experiment", "1", "", {Tag.STUDY_ID: corpus.study.name})
 
     def spoil(rng: random.Random) -> bytes:
         if rng.random() < 0.4:
@@ -263,7 +255,7 @@ def tables(corpus: Corpus) -> Format:
         except pa.ArrowException:  # what no file can hold
             return altered(whole, rng)
 
-    others = Listed("other", "experiment", "1", "", {Tag.STUDY_ID: "other"})
+    others = ListedRun("other", "experiment", "1", "", {Tag.STUDY_ID: "other"})
     place = good.schema.get_field_index("study_id")
     names = pa.array(["other"] * len(good), good.schema.field(place).type)
     right = table_checks.parsed(written(good.set_column(place, good.schema.field(place), names)), others)

@@ -1,7 +1,7 @@
-"""Answers that were computed before: the same question about the same results has the same answer.
+"""Cache of answers on this machine.
 
-An answer is named by a digest of everything that it depends on: the question, the code that computes it, and the results: the run
-and the sha256 of every table, or of a database on this machine the state of its file (`cli/kept.py`). So nothing has to be found out about whether it still holds; what has changed has another name.
+The key is a digest of everything that an answer depends on: the question, the code, and the run and sha256 of every
+table. For a database on this machine it is the state of its file (`cli/kept.py`). Hence nothing needs invalidation.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from mlflow_ngraph import user_cache
 from mlflow_ngraph.version import __version__
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.analysis.listing import Found
+    from mlflow_ngraph.analysis.listing import FoundRuns
 
 _KEPT = 200
-"""How many answers stay; the oldest go first."""
+"""Number of answers to keep; the oldest go first."""
 
 
 class Plain(Protocol):
     """An answer that can be kept."""
 
     def to_plain(self) -> Mapping[str, Any]:
-        """As JSON has it."""
+        """Plain values for JSON."""
 
 
 A = TypeVar("A", bound=Plain)
 
 
 def answer(
-    question: Mapping[str, Any], found: Found | None, compute: Callable[[], A], read: Callable[[dict[str, Any]], A]
+    question: Mapping[str, Any], found: FoundRuns | None, compute: Callable[[], A], read: Callable[[dict[str, Any]], A]
 ) -> A:
-    """The answer that this machine has kept, or a new one, which is kept.
+    """Look up an answer, or compute and keep it.
 
-    A lane run that was deleted since takes the answers about it along.
+    Deleting a lane run invalidates the answers about it.
 
     Parameters
     ----------
     question : Mapping[str, Any]
-        Plain values by their names; all that the answer depends on besides the results.
-    found : Found | None
-        The study runs that the question is about; None: compute it in any case.
+        Plain values by name; everything that the answer depends on besides the results.
+    found : FoundRuns | None
+        Study runs of the question; None skips the cache.
     read : Callable[[dict[str, Any]], A]
-        Makes an answer of what its ``to_plain`` gave.
+        Inverse of ``to_plain``.
     """
     called = name_of(question, found) if found is not None else None
     if called is None:
@@ -69,19 +69,13 @@ def answer(
 
 
 class Answers:
-    """Answers on this machine.
-
-    Parameters
-    ----------
-    directory : Path | None
-        Made when something is kept in it; below the user's cache directory when left out.
-    """
+    """Answers on this machine."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory or user_cache.directory("answers")
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """An answer as JSON has it, if it is here and what was kept."""
+        """Read an answer; None if it is missing or damaged."""
         with suppress(OSError, ValueError, RecursionError):
             digest, _, content = (self._directory / f"{name}.json").read_bytes().partition(b"\n")
             if digest == _digest(content):
@@ -90,7 +84,7 @@ class Answers:
         return None
 
     def put(self, name: str, answer: Mapping[str, Any]) -> None:
-        """Keep an answer; a full or read-only disk only makes the next time slower."""
+        """Keep an answer. Failures are ignored: a full or read-only disk only makes the next time slower."""
         content = json.dumps(answer, default=str).encode()
         user_cache.keep(self._directory / f"{name}.json", _digest(content) + b"\n" + content)
         with suppress(OSError):
@@ -99,14 +93,8 @@ class Answers:
                 Path(entry.path).unlink(missing_ok=True)
 
 
-def name_of(question: Mapping[str, Any], found: Found) -> str | None:
-    """The name of the answer to a question about the results of these runs; None where a run does not tell its digest.
-
-    Parameters
-    ----------
-    question : Mapping[str, Any]
-        Plain values by their names.
-    """
+def name_of(question: Mapping[str, Any], found: FoundRuns) -> str | None:
+    """Key of a question about results; None where a run does not record its digest."""
     runs = [
         (server.uri, run.run_id, run.digest, run.experiment, sorted(run.tags.items()))
         for server in found.servers
@@ -118,12 +106,12 @@ def name_of(question: Mapping[str, Any], found: Found) -> str | None:
 
 
 def name(*basis: Any) -> str:
-    """The name of the answer that depends on these plain values, and on the code."""
+    """Key of an answer that depends on these plain values and on the code."""
     return _digest(json.dumps([__version__, code(), *basis], sort_keys=True, default=str).encode()).decode()
 
 
 def code() -> list[tuple[str, int, int]]:
-    """What computes answers; in a checkout it changes without the version changing."""
+    """State of the package's files. In a checkout the code changes without its version."""
     files = ((path, path.stat()) for path in Path(__file__).parent.parent.rglob("*.py"))
     return sorted((str(path), about.st_size, about.st_mtime_ns) for path, about in files)
 

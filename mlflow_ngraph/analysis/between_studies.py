@@ -1,7 +1,7 @@
-"""What another hour changes: how far the same figures differ from study to study, beyond what their intervals say.
+"""Variance between studies: differences of the same figures beyond their intervals.
 
-The rounds of a study take out what slows down all lanes of a round. What lasts longer than the study, and bears on one lane more
-than on another, is in all of its rounds alike; only another study shows it.
+Rounds cancel disturbances that slow down all lanes of a round. A disturbance that outlasts the study and affects lanes
+differently is in every round alike. Only another study reveals it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlflow_ngraph.tables.baselines import is_ratio, labels
 from mlflow_ngraph.verdicts import Verdict
 
 FEWEST = 5
-"""Degrees of freedom from which on something is said."""
+"""Fewest degrees of freedom for an estimate."""
 Machine = tuple[str, str]
 """Device and fingerprint."""
 _MACHINE = ("device", "fingerprint")
@@ -30,18 +30,18 @@ _MACHINE = ("device", "fingerprint")
 
 @dataclass(frozen=True)
 class Between:
-    """What studies of one machine add to the scatter of a metric, beside their own errors."""
+    """Variance that studies of one machine add to a metric, besides their own errors."""
 
     deviation: float
-    """Standard deviation of the logarithms between studies; 0 where they differ by no more than their errors explain."""
+    """Standard deviation of the logarithms between studies; 0 where their errors explain all differences."""
     freedom: float
     """Degrees of freedom: one for a figure of two studies, two thirds for each of many."""
     figures: int
-    """Cells that several studies measured."""
+    """Cells measured by several studies."""
     studies: int
 
     def to_plain(self, machine: Machine) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain values for JSON."""
         device, fingerprint = machine
         return {
             "device": device,
@@ -53,29 +53,27 @@ class Between:
 
 
 def needed(metric: str) -> set[str]:
-    """The columns of the tidy table that are looked at here."""
+    """Columns of the tidy table that are needed."""
     source = reciprocal_of(metric)
     return {*ALIKE, *_MACHINE, metric, source + LOG_ERROR, source + FREEDOM, "study_id", "started_at", "verdict"}
 
 
 def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "speedup") -> dict[Machine, Between]:
-    """What another study changes of a metric on each machine of which that can be told.
+    """Variance of a metric between studies of each machine, where it can be estimated.
 
     Parameters
     ----------
     frame : pd.DataFrame
-        The tidy table, with all studies that are known; not the newest result of each cell alone.
-    devices : Collection[str]
-        Those that are asked about.
+        The tidy table with all known studies, not just the newest result of each cell.
     metric : str
-        One with an interval; of others nothing can be told.
+        One with an interval; others have no estimate.
     """
     if not needed(metric) <= set(frame.columns):
         return {}
     asked = frame[frame["device"].isin(list(devices)) & (frame["verdict"] == str(Verdict.OK))]
     asked = asked.sort_values("started_at", kind="stable")
     whole = significance.figures(asked, metric)
-    # A study that was recorded on several servers is one. What is exact, such as the baseline over itself, is no figure.
+    # A study on several servers counts once. Exact values, such as the baseline over itself, are no figures.
     rows = asked[np.isfinite(whole.log) & (whole.error > 0)].drop_duplicates(["study_id", *ALIKE, "fingerprint"])
     found = {}
     for machine, inside in rows.groupby(list(_MACHINE), sort=False).indices.items():
@@ -90,24 +88,24 @@ def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "sp
 
 
 def machines(rows: pd.DataFrame) -> list[Machine]:
-    """The machine of each row; one without a name where a table does not say."""
+    """Machine of each row; with an empty name where the table lacks it."""
     columns = [rows[name].astype("string").fillna("") if name in rows else [""] * len(rows) for name in _MACHINE]
     return [(str(device), str(fingerprint)) for device, fingerprint in zip(*columns, strict=True)]
 
 
 def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: NDArray[np.int64]) -> Between | None:
-    """The scatter of figures between studies, less what their errors explain; None where too little was measured twice.
+    """Estimate the variance of figures between studies, less their own errors; None with too few repeated figures.
 
-    From the squares of the differences between a study and the next one that has the figure (von Neumann, Distribution of the
-    ratio of the mean square successive difference to the variance, 1941), pooled over figures: a change that stays, such as an
-    upgrade, counts once and not in every study after it.
+    Uses squared differences between a study and the next one with the figure, pooled over figures (von Neumann,
+    Distribution of the ratio of the mean square successive difference to the variance, 1941). So a lasting change, such
+    as an upgrade, counts once and not in every later study.
 
     Parameters
     ----------
     logs, errors : Array
-        Logarithms of figures as studies measured them, with their standard errors, in the order of time; shape (measurements,).
+        Logarithms of measured figures with their standard errors, in order of time; shape (measurements,).
     figures, studies : NDArray[np.int64]
-        Which figure and which study each belongs to; shape (measurements,).
+        Figure and study of each measurement; shape (measurements,).
     """
     _, of = np.unique(figures, return_inverse=True)
     times = np.bincount(of).astype(float)
@@ -124,18 +122,14 @@ def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: N
 
 
 def widened(ratios: Estimate, of: Sequence[Machine], between: Mapping[Machine, Between], studies: int = 1) -> Estimate:
-    """Ratios with what other studies may make of them; without an interval where that is not known of a machine.
+    """Widen ratios by the variance between studies. They lose their interval where it is unknown.
 
     Parameters
     ----------
-    ratios : Estimate
-        Of figures.
     of : Sequence[Machine]
-        The machine of each.
-    between : Mapping[Machine, Between]
-        What is known.
+        Machine of each ratio.
     studies : int
-        How many took part in each ratio; two where its sides were measured at different times.
+        Number of studies in each ratio; two where its sides were measured at different times.
     """
     known = [between.get(machine) for machine in of]
     deviation = np.array([np.nan if part is None else part.deviation * np.sqrt(studies) for part in known])
@@ -143,15 +137,15 @@ def widened(ratios: Estimate, of: Sequence[Machine], between: Mapping[Machine, B
     return ratios.over(Estimate(np.zeros(len(known)), deviation, freedom))
 
 
-def allowed_for(
+def widened_between(
     ratios: Estimate, frame: pd.DataFrame, tops: NDArray[Any], bottoms: NDArray[Any], between: Mapping[Machine, Between]
 ) -> Estimate:
-    """Ratios of rows of different studies with what these differ by without any cause; as they are where that is not known.
+    """Widen the ratios between rows of different studies, where the variance between studies is known.
 
     Parameters
     ----------
     ratios : Estimate
-        Of the rows at ``tops`` to those at ``bottoms``, places in ``frame``.
+        Ratios of the rows at ``tops`` to those at ``bottoms``, positions in ``frame``.
     """
     if not between:
         return ratios

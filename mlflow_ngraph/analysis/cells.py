@@ -1,4 +1,4 @@
-"""The cells of recorded studies, and how a person names one: by its id, or by a readable address."""
+"""Cells of recorded studies, looked up by id or by a readable address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IN_MODEL = re.compile(r"(?P<compiler>.+?)(?:/(?P<precision>fp32|tf32|bf16|fp16|
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that was compiled, or whose compilation failed, in one study."""
+    """A cell of one study that was compiled, or failed to compile."""
 
     id: str
     label: str
@@ -39,42 +39,37 @@ class Cell:
     study_id: str
     device: str
     verdict: str = ""
-    """Empty while the cell is still being measured."""
+    """Empty during the measurement."""
     reason: str = ""
     precision_in_force: str = ""
     engine: Path | None = None
-    """The engine's directory on this machine."""
+    """Directory of the engine on this machine."""
     model_id: str = ""
-    """The engine's LoggedModel on a tracking server."""
+    """LoggedModel of the engine on a tracking server."""
     unexplained: str = ""
-    """Why the compiler could not explain the engine."""
+    """Reason that the compiler could not explain the engine."""
 
     @property
     def address(self) -> str:
-        """What names the cell within its study, as far as the study has one precision."""
+        """Address within a study of one precision."""
         return f"{self.label}/{self.compiler_label}/b{self.batch}"
 
     @property
     def full_address(self) -> str:
-        """As `address`, with the precision that was asked for."""
+        """As `address`, with the requested precision."""
         return f"{self.label}/{self.compiler_label}/{self.precision}/b{self.batch}"
 
 
 def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Cell]:
-    """The cells that ``queries`` name, in their order; each from the newest study that has measured it, or else has it.
+    """Find cells, in the order of ``queries``. Each comes from the newest study that has measured it, else that has it.
 
     Parameters
     ----------
     queries : Sequence[str]
-        A cell's id, or ``MODEL/COMPILER/bBATCH``, where ``*`` stands for any text, the batch size may be left out, and
-        a precision may stand before it. A model is named by its label, whether others have it too or not, or its reference.
+        A cell's id, or ``MODEL/COMPILER/bBATCH``. ``*`` matches any text, the batch size is optional, and a precision
+        may precede it. MODEL is a label, shared or not, or a reference.
     studies : Iterable[Sequence[Cell]]
-        The cells of each study, newest first; read only as far as needed.
-
-    Raises
-    ------
-    UsageError
-        No study has such a cell, or a name without ``*`` fits several.
+        Cells of each study, newest first; read only as far as needed.
     """
     matches: dict[str, list[Cell]] = {}
     unmeasured: dict[str, list[Cell]] = {}
@@ -95,12 +90,11 @@ def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Ce
 
 
 def _matching(query: str, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells of one study that a query names."""
     by_id = [cell for cell in cells if cell.id == query]
     if by_id:
         return by_id
     hits: list[Cell] = []
-    # A label that one model has comes before one that several have, exactly these flags before any flags.
+    # Unique labels come before shared ones, and exact flags before any flags.
     for models, compiler in product((_names, _stem), ("compiler_label", "compiler")):
         hits = hits or [cell for cell in cells if _means(query, cell, models(cell), getattr(cell, compiler))]
     if "*" not in query and len(hits) > 1:
@@ -119,7 +113,7 @@ def _stem(cell: Cell) -> tuple[str, ...]:
 
 
 def _means(query: str, cell: Cell, models: Sequence[str], compiler: str) -> bool:
-    """Whether an address is that of a cell whose model has one of these names; either may have slashes in it."""
+    """Tell if an address fits a cell whose model has one of these names. Names may contain slashes."""
     return any(
         _fits(_plain(query[: slash.start()]), model)
         and _fits(parts["compiler"], compiler)
@@ -136,7 +130,7 @@ def _fits(pattern: str, text: str) -> bool:
 
 
 def _plain(label: str) -> str:
-    """Labels are compared without case, hyphens, underscores and blanks, as names of the paper are everywhere."""
+    """Normalise a label: case, hyphens, underscores and blanks do not count, as for all names from the paper."""
     return re.sub(r"[-_ ]", "", label.lower())
 
 
@@ -150,12 +144,12 @@ def _unknown(query: str, cells: Sequence[Cell]) -> str:
 
 
 def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
-    """The cells of each study in a home, newest first.
+    """Cells of each study in a home, newest first.
 
     Parameters
     ----------
     study : str | None
-        The only study to look at, as `study_directories.named` takes it; of a name every study counts.
+        The only study to read, as `study_directories.named` takes it; a name selects all of its studies.
     """
     alike = [known.directory for known in study_directories.begun(home) if study in (None, known.name)]
     for directory in alike or ([] if study is None else [study_directories.named(home, study)]):
@@ -163,13 +157,7 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
 
 
 def of_directory(directory: Path) -> list[Cell]:
-    """The cells of a study that have an engine or a verdict.
-
-    Raises
-    ------
-    JournalError
-        There is no readable journal.
-    """
+    """Cells of a study with an engine or a verdict."""
     record = replay.outline(directory)
     about = {"study": record.name, "study_id": record.id, "device": record.device}
     return [
@@ -181,7 +169,7 @@ def of_directory(directory: Path) -> list[Cell]:
 
 
 def _recorded(directory: Path, lane: LaneRecord, batch: int, about: Mapping[str, str]) -> Cell | None:
-    """The cell of a lane at a batch size; None where it has neither an engine nor a verdict."""
+    """Cell of a lane at a batch size; None without an engine and a verdict."""
     engine = lane.engine_at(batch)
     measured = lane.cells.get(batch)
     if engine is None and measured is None:
@@ -204,7 +192,7 @@ def _recorded(directory: Path, lane: LaneRecord, batch: int, about: Mapping[str,
 
 
 def of_results(frame: pd.DataFrame) -> Iterator[list[Cell]]:
-    """The cells of each study in the tidy table of a tracking server, newest first."""
+    """Cells of each study in a server's tidy table, newest first."""
     names = (
         "label",
         "workload",

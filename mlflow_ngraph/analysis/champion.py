@@ -1,4 +1,4 @@
-"""Whether one engine is better than another: by the cell that each of them does best, and by what chance alone can do."""
+"""Comparison of two engines by the best cell of each, with its significance."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
 
 METRIC = "throughput"
-"""What engines are compared by where nothing else is said."""
+"""Default metric for comparing engines."""
 _HOW = {
     comparison.SAME_ROUNDS: "paired",
     comparison.CHAIN: "by a chain of pairs",
     comparison.APART: "not paired",
 }
-"""How a comparison was made, as a sentence ends."""
+"""Clauses for the kinds of comparison."""
 
 
 @dataclass(frozen=True)
-class Duel:
-    """A candidate beside a champion."""
+class EngineComparison:
+    """Comparison of a candidate with a champion."""
 
     metric: str
     candidate: float
     champion: float
     ratio: float
-    """The candidate's figure over the champion's; of ``cpu_reduction``, what is left of the CPU use."""
+    """The candidate's figure divided by the champion's; for ``cpu_reduction`` the ratio of remaining CPU use."""
     ci_low: float | None
     """Lower end of the 95 % interval; None where the metric has none."""
     ci_high: float | None
     p_value: float | None
-    """Two-sided, against no difference at all."""
+    """Two-sided p-value against equality."""
     how: str
-    """As `comparison.Ratios` says it: whether it is of the same rounds of one study, or what else."""
+    """Kind of comparison, as in `comparison.Ratios`."""
 
     @property
     def better(self) -> bool:
-        """Whether the candidate is better, and chance alone would rarely make it look so."""
+        """Tell if the candidate is significantly better."""
         if self.p_value is None or self.p_value >= ALPHA:
             return False
         higher = METRICS[self.metric].better == "higher" and not is_complement(self.metric)
         return self.ratio > 1 if higher else self.ratio < 1
 
     @property
-    def said(self) -> str:
-        """The ratio with its interval and p-value."""
+    def text(self) -> str:
+        """Ratio with interval and p-value as text."""
         text = f"{self.metric} ratio {self.ratio:.3f}"
         if self.ci_low is None or self.ci_high is None or self.p_value is None:
             return f"{text}, without an interval"
@@ -66,7 +66,7 @@ class Duel:
 
 
 def check_metric(metric: str) -> str:
-    """``metric``, if engines can be compared by it.
+    """Refuse a metric that engines cannot be compared by.
 
     Raises
     ------
@@ -84,9 +84,9 @@ def check_metric(metric: str) -> str:
 
 
 def best(cells: pd.DataFrame, metric: str, batch: int | None = None) -> Mapping[str, Any] | None:
-    """The cell that an engine is judged by: at ``batch``, or the one that it does best; None where there is none.
+    """Best cell of an engine, or its cell at ``batch``; None without any.
 
-    A cell that is not ``ok`` only counts where no ``ok`` one has the metric.
+    Cells that are not ``ok`` count only where no ``ok`` cell has the metric.
     """
     if metric not in cells.columns:
         return None
@@ -107,16 +107,16 @@ def best(cells: pd.DataFrame, metric: str, batch: int | None = None) -> Mapping[
 def rivals(
     cells: pd.DataFrame, others: pd.DataFrame, metric: str, batch: int | None = None
 ) -> tuple[Mapping[str, Any], tuple[Rival, ...]]:
-    """The cell that an engine does best beside others, and the cells of these that could beat it.
+    """Best cell of an engine, and cells of other engines that could beat it.
 
     Parameters
     ----------
     cells : pd.DataFrame
-        Those of the engine, of which one has the metric: what loses to it at one of its batch sizes does not beat it.
+        Cells of the engine; at least one has the metric. A rival that loses to any of its batch sizes does not count.
     others : pd.DataFrame
-        Cells of other engines of the same model, precision and machine.
+        Cells of other engines with the same model, precision and machine.
     batch : int or None
-        The only batch size that counts, where there is one.
+        Restricts the comparison to this batch size.
     """
     frame = typed(pd.concat([cells, others], ignore_index=True), COLUMNS)
     compared = Comparison(frame, METRICS[metric])
@@ -125,7 +125,7 @@ def rivals(
     own = compared.ordered(places[places < len(cells)])
     able = own[compared.ranks[own]]
     lead = compared.leader(ranked) if len(ranked) else -1
-    if lead in able:  # it is the answer to what to run: as sure as that
+    if lead in able:  # it is the recommendation, with the same certainty
         able = np.array([lead])
     elif len(able):
         lead = compared.leader(able)
@@ -135,25 +135,16 @@ def rivals(
         place: tuple(rival for rival in rivals_of(compared, place, places) if not rival.same_engine)
         for place in [lead, *able[able != lead].tolist()]
     }
-    # An engine of which one cell cannot be beaten cannot be beaten.
+    # An engine cannot be beaten if one of its cells cannot.
     place = next((place for place, beyond in found.items() if not beyond), lead)
     return dict(frame.iloc[place]), found[place]
 
 
 def compare(
     candidate: Mapping[str, Any], champion: Mapping[str, Any], metric: str, beside: pd.DataFrame | None = None
-) -> Duel:
-    """How two cells differ. Cells of one study are compared by what they have in common; see docs/explanation/comparing.md.
-
-    Parameters
-    ----------
-    beside : pd.DataFrame or None
-        Other cells of both engines: where the two share no rounds, they may lead from one to the other.
-
-    Raises
-    ------
-    UsageError
-        The metric refers to one baseline in the candidate, and to another one in the champion.
+) -> EngineComparison:
+    """Compare two cells by shared rounds; see docs/explanation/comparing.md. ``beside`` are other cells of both
+    engines, which can link two cells without shared rounds.
     """
     both = pd.DataFrame([dict(candidate), dict(champion)])
     frame = typed(pd.concat([both, *([] if beside is None else [beside])], ignore_index=True), COLUMNS)
@@ -165,7 +156,7 @@ def compare(
         )
     ratio = Comparison(frame, METRICS[metric]).ratios([0], [1])
     low, high = ratio.interval()
-    return Duel(
+    return EngineComparison(
         metric=metric,
         candidate=float(candidate[metric]),
         champion=float(champion[metric]),

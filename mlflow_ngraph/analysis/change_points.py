@@ -1,4 +1,4 @@
-"""Where a series of measurements changes its level. Pure functions over arrays; docs/explanation/comparing.md derives the test."""
+"""Change-point detection in series of measurements. docs/explanation/comparing.md derives the test."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from scipy import special
 Array = NDArray[np.float64]
 
 LEVEL = 0.05
-"""How often a series without a change may be said to have one."""
+"""Share of constant series with a false change."""
 FEWEST = 6
-"""Points from which on the scatter between studies is estimated."""
+"""Fewest points for estimating the variance between studies."""
 KEPT = 0.8
-"""Share of the differences between neighbours that the scatter is estimated from."""
+"""Share of differences between neighbours in the estimate. The largest are dropped."""
 WORTH = 3
-"""Differences that count for one degree of freedom: neighbours share a point, and the largest are left out."""
+"""Differences per degree of freedom: neighbours share a point, and the largest are dropped."""
 
 
 def change_points(logs: ArrayLike, errors: ArrayLike, freedom: ArrayLike, level: float = LEVEL) -> list[int]:
-    """The positions at which a new level begins, ascending.
+    """Positions at which a new level begins, ascending.
 
-    Binary segmentation: the split that leaves the least scatter around the means of both sides counts if the p-value of
-    Welch's test on these means, times the number of possible splits, is below ``level``. Both sides are then searched alike.
+    Uses binary segmentation. The best split minimises the scatter around the means of both sides. It counts if the
+    p-value of Welch's test, times the number of possible splits, is below ``level``. Both sides are then searched.
 
     Parameters
     ----------
     logs : ArrayLike
-        Logarithms of the figures, in the order of time.
+        Logarithms of the figures, in order of time.
     errors, freedom : ArrayLike
-        Standard error of each, with its degrees of freedom; NaN where there is none, which then scatters like the
+        Standard error and degrees of freedom of each figure; NaN means unknown, and the figure then scatters like the
         others.
     """
     values, known, counts = (np.asarray(series, float) for series in (logs, errors, freedom))
@@ -50,9 +50,9 @@ def change_points(logs: ArrayLike, errors: ArrayLike, freedom: ArrayLike, level:
 
 
 def scatter(logs: Array, errors: Array) -> float | None:
-    """The variance between studies, beyond what their own errors explain; None where there are too few points.
+    """Variance between studies beyond their own errors; None with too few points.
 
-    From the squared differences between neighbours, of which a change of level touches one: without the largest ones.
+    Estimated from squared differences between neighbours, without the largest: a change of level affects only one.
     """
     if len(logs) < FEWEST:
         return None
@@ -63,7 +63,7 @@ def scatter(logs: Array, errors: Array) -> float | None:
 
 
 def _shrinkage(share: float) -> float:
-    """The mean of the smallest ``share`` of the squares of standard normal numbers."""
+    """Mean of the smallest ``share`` of squared standard normal numbers."""
     if share >= 1:
         return 1.0
     bound = float(special.ndtri((1 + share) / 2))
@@ -71,7 +71,7 @@ def _shrinkage(share: float) -> float:
 
 
 def levels(logs: ArrayLike, starts: list[int]) -> Array:
-    """The mean of the level that each point belongs to."""
+    """Mean of each point's level."""
     values = np.asarray(logs, float)
     ends = [*starts, len(values)]
     means = np.empty(len(values))
@@ -83,7 +83,6 @@ def levels(logs: ArrayLike, starts: list[int]) -> Array:
 def _split(
     values: Array, variances: Array, freedom: Array, between: float, weight: float, start: int, end: int, level: float
 ) -> list[int]:
-    """The changes within a part of the series."""
     count = end - start
     if count < 2:
         return []
@@ -101,7 +100,7 @@ def _split(
         score = np.abs(after - before) / np.sqrt(total)
         degrees = np.where(squares > 0, total**2 / squares, np.inf)
     p_values = _two_sided(score, degrees)
-    # The split that leaves the least scatter around the means; p-values of large changes are all 0 to the last digit.
+    # Splits are ranked by the remaining scatter, because p-values of large changes underflow to 0.
     best = int(np.argmax((after - before) ** 2 * left * right))
     if p_values[best] * (count - 1) >= level:
         return []
@@ -113,7 +112,7 @@ def _split(
 
 
 def _two_sided(score: Array, degrees: Array) -> Array:
-    """How surprising scores are; without any error, a difference is certain and its absence too."""
+    """Two-sided p-values. Without an error, a difference is certain, and so is its absence."""
     certain = ~np.isfinite(score)
     plain = np.where(certain, 0.0, score)
     normal = 2 * special.ndtr(-plain)

@@ -1,4 +1,4 @@
-"""The last lines of a study: for each workload one sentence that says what to run, and how sure that is."""
+"""Closing lines of a study: one recommendation for each workload."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 
 def answers(record: StudyRecord) -> list[str]:
-    """What the study recommends as ``mlflow-ngraph recommend`` does, workload by workload: for what it was to decide, else for the
-    highest throughput.
-    """
+    """Recommend for each workload by the study's objective, else by throughput, as ``mlflow-ngraph recommend`` does."""
     from mlflow_ngraph.analysis.recommend import recommend
     from mlflow_ngraph.tables import results
 

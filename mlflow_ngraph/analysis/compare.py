@@ -1,39 +1,36 @@
-"""Compare results: choose from the tidy table, keep the newest number of each cell, relate, rank, and pivot."""
+"""Pivot of one metric over the newest results, with ratios to a baseline and marks of the best."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import rivals, significance
-from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, Comparison, Mask, Places
+from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, Comparison
+from mlflow_ngraph.analysis.pivot_cells import PivotCells
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
-from mlflow_ngraph.estimates import ALPHA, Array, Estimate
-from mlflow_ngraph.metrics import NOISE, VARIABLES, Metric, with_estimates
-from mlflow_ngraph.tables import baselines, vocabulary
-from mlflow_ngraph.tables.summary import fallback_nodes
-from mlflow_ngraph.text import plain
+from mlflow_ngraph.metrics import Metric, with_estimates
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.verdicts import Verdict
 
 ALIKE = ("device", "workload", "compiler_label", "precision", "mode", "threads", "batch")
-"""What tells cells apart within a study; a baseline shares all but what it is the baseline of."""
+"""Columns that identify a cell within a study. A baseline differs in the one that defines it."""
 _TELLS_APART = ("label", *dict.fromkeys(("workload", *ALIKE)))
-"""What tells the cells of a pivot apart, in the order in which it is asked for; a label is one workload's where tables are read."""
+"""Columns added to a pivot to separate its cells, in this order. Labels are unique where tables are read."""
 _REFINED = {"compiler": "compiler_label"}
-"""Columns in whose place one stands that tells cells apart which they merge."""
+"""Columns that are replaced by a finer one where they merge cells."""
 _SETS_APART = {"compiler": ("compiler_label",), "study": (), "study_id": (), "git_commit": (), "label": ("workload",)}
-"""Of `ALIKE`, what a baseline that is chosen by a column need not share, where it is not that column itself."""
+"""Columns of `ALIKE` in which a baseline may differ, unless one defines it."""
 
 
 def needed(rows: Sequence[str], columns: Sequence[str], metric: str, more: Collection[str] = ()) -> list[str]:
-    """The columns of the tidy table that `compare` looks at."""
+    """Needed columns of the tidy table."""
     figures = [*sorted(rivals.needed(metric)), *with_estimates(["speedup"])]
     own = [
         "cell",
@@ -62,12 +59,12 @@ def compare(
     sort: str | None = None,
     **filters: Sequence[Any] | None,
 ) -> pd.DataFrame:
-    """A pivot of one metric over the newest results.
+    """Build a pivot of one metric over the newest results.
 
-    Of a cell that was measured several times the latest study counts, also where it ended worse. Cells that differ in
-    workload, device, flags, precision, mode, threads or batch size stand in places of their own: what the rows and columns
-    do not tell apart is added to the rows, and ``compiler`` becomes ``compiler_label``. With ``best``, several cells may
-    fall together. Then the best one is shown; one that is not ``ok`` only where no ``ok`` cell has a number.
+    The latest study of each cell counts, even if it failed. Cells that differ in workload, device, flags, precision,
+    mode, threads or batch size get separate places: columns are added to the rows, and ``compiler`` becomes
+    ``compiler_label``. With ``best``, a place shows the best of its cells; one that is not ``ok`` only without an
+    ``ok`` one.
 
     Parameters
     ----------
@@ -75,41 +72,37 @@ def compare(
         The tidy table of `results.load` or `results.from_record`.
     rows, columns : Sequence[str]
         Columns of ``frame`` that span the pivot.
-    metric : str
-        A metric of a cell.
     selection : Selection | None
-        Which cells are meant.
+        Cells to consider.
     include : Collection[str]
-        Verdicts whose numbers are shown beside those that are ``ok``.
+        Verdicts that count besides ``ok``.
     relative_to : tuple[str, str] | None
-        A column and its value, such as ``("compiler", "identity")``: numbers are divided by those of the cell that has
-        this value there and is otherwise alike. It need not fit the selection.
+        Column and value of the baseline, such as ``("compiler", "identity")``. Numbers are divided by those of the
+        otherwise equal cell. It need not match the selection.
     best : Sequence[str]
-        Show only the best of all cells that are equal in these columns, and what cannot be told from it. Nothing else is
-        added to the rows.
+        Show only the best among cells that are equal in these columns, with its ties. No columns are added.
     sort : str | None
         A column of the pivot's rows, or ``value`` for the best number of a row; ascending unless it begins with ``-``.
     **filters : Sequence[Any] | None
-        Which cells are meant, by the fields of a `Selection`.
+        Fields of a `Selection` by name.
 
     Returns
     -------
     pd.DataFrame
-        The pivot. ``attrs["left_out"]`` counts by verdict the cells that were left out, ``attrs["cells"]`` the others,
-        ``attrs["without_baseline"]`` those that there is nothing to divide by, and ``attrs["metric"]``,
-        ``attrs["unit"]``, ``attrs["relative_to"]`` and, of a ratio, ``attrs["baseline"]`` say what is shown, ``attrs["added"]`` what was added
-        to the rows, and ``attrs["refined"]`` what took the place of which column. ``attrs["values"]`` says of every number which
-        cell it is of, by ``which`` it is told from those that fall together with it, with its verdict, interval, the precision in force and how many of its nodes fell back to another
-        provider; whether it is ``unsteady``, and the ``noise`` and ``variables`` of its cell; whether it is the ``best`` of its row; and whether it is ``tied``: not told apart from the best or,
-        with ``relative_to``, from 1.
+        The pivot. ``attrs`` has: ``metric``, ``unit``, ``relative_to`` and ``baseline`` (of ratios); ``cells`` (number
+        of cells), ``left_out`` (excluded cells by verdict) and ``without_baseline`` (number of cells without one);
+        ``added`` (columns added to the rows) and ``refined`` (replaced columns). ``values`` describes each number: its
+        cell, ``which`` (columns that separate it from merged cells), verdict, interval, effective precision, fallback
+        nodes, ``unsteady``, ``noise`` and ``variables``; ``best`` of its row, and ``tied`` with the best or, for
+        ratios, with 1.
 
     Raises
     ------
     UnknownNameError
         There is no such column, metric or verdict, or a filter names what the table does not have.
     UsageError
-        Several cells fall together and neither high nor low is better; the metric refers to several baselines; or no cell
-        fits all filters.
+        Several cells fall together and neither high nor low is better; the metric refers to several baselines; or no
+        cell fits all filters.
     """
     measured = _check(frame, [*rows, *columns, *best], metric, include)
     if best and measured.better == "neither":
@@ -124,13 +117,13 @@ def compare(
     kept = chosen.drop(left_out.index)
     baselines.check_one(kept, [measured])
     without = 0
-    shown = Shown(Comparison(kept, measured), np.arange(len(kept)))
+    shown = PivotCells(Comparison(kept, measured), np.arange(len(kept)))
     if relative_to is not None:
         base = _baselines(frame, asked, relative_to, trusted)
         baselines.check_one(pd.concat([kept, base]), [measured])
         shown, without = _divided(shown, base, relative_to)
     apart = _Apart(shown.known(), list(rows), list(columns))
-    apart.tell(best or _TELLS_APART)
+    apart.separate(best or _TELLS_APART)
     places = [*apart.rows, *apart.columns]
     ranked = shown.best(places)
     if best:
@@ -152,153 +145,16 @@ def compare(
 
 
 @dataclass(frozen=True)
-class Shown:
-    """Cells with the numbers that are shown of them."""
-
-    compared: Comparison
-    """All cells that may be shown."""
-    places: Places
-    """Where those stand that are."""
-    divided: Estimate | None = None
-    """The ratios to the baseline, cell by cell, where the numbers are such."""
-    touched: Mask | None = None
-    """Of ratios, which of them noise touches: all but those of shared rounds."""
-
-    @cached_property
-    def frame(self) -> pd.DataFrame:
-        """The rows of the cells."""
-        rows: pd.DataFrame = self.compared.frame.iloc[self.places]
-        return rows
-
-    @property
-    def metric(self) -> Metric:
-        """What is shown, or divided."""
-        return self.compared.metric
-
-    @property
-    def values(self) -> Array:
-        """The numbers."""
-        return self.compared.numbers[self.places] if self.divided is None else self.divided.value
-
-    @property
-    def interval(self) -> tuple[Array, Array]:
-        """The ends of the intervals; NaN where there are none."""
-        if self.divided is not None:
-            return self.divided.interval()
-        return significance.interval(self.frame, self.metric.name)
-
-    @property
-    def badness(self) -> Array:
-        """The numbers, turned so that the best one is the smallest."""
-        return self.values if self.metric.better == "lower" else -self.values
-
-    def take(self, own: Places) -> Shown:
-        """Some of the cells, by their positions."""
-        divided = None if self.divided is None else self.divided.take(own)
-        touched = None if self.touched is None else self.touched[own]
-        return Shown(self.compared, self.places[own], divided, touched)
-
-    def known(self) -> pd.DataFrame:
-        """The rows of the cells that have a number."""
-        known: pd.DataFrame = self.frame[~np.isnan(self.values)]
-        return known
-
-    def best(self, by: Sequence[str]) -> Shown:
-        """Of the cells that fall together the best one, a trustworthy one before all others."""
-        known = ~np.isnan(self.values) & self.frame[list(by)].notna().all(axis=1).to_numpy(bool)
-        positions = np.flatnonzero(known)
-        keys = self.frame.iloc[positions][list(by)]
-        if self.metric.better == "neither" and keys.duplicated().any():
-            raise UsageError(
-                f"several cells fall together, and no {self.metric.name} is the better one: add 'cell' to the rows"
-            )
-        doubtful = (self.frame["verdict"].to_numpy(str) != str(Verdict.OK))[positions]
-        order = positions[np.lexsort((self.badness[positions], doubtful))]
-        together = self.frame.iloc[order].groupby(list(by), sort=False).indices.values()
-        return self.take(np.sort(np.array([self._best(order[inside]) for inside in together], int)))
-
-    def leaders(self, by: Sequence[str]) -> Shown:
-        """The best of each group, and what cannot be told from it."""
-        leads, ties = self.marks(by)
-        return self.take(np.flatnonzero(leads | ties))
-
-    def marks(self, by: Sequence[str]) -> tuple[Mask, Mask]:
-        """Which cells are the best of their group, and which cannot be told from it.
-
-        Only cells that can rank take part; see `Comparison.ranks`. p-values are adjusted within each group.
-        """
-        leads, ties = np.zeros(len(self.places), bool), np.zeros(len(self.places), bool)
-        if self.metric.better == "neither":
-            return leads, ties
-        ok = np.flatnonzero(self.compared.ranks[self.places])
-        groups = self.frame.iloc[ok].groupby(list(by), sort=False, dropna=False).indices if by else {(): range(len(ok))}
-        for inside in groups.values():
-            own = ok[np.asarray(inside, int)]
-            if not len(own):
-                continue
-            lead = self._best(own[np.argsort(self.badness[own], kind="stable")])
-            leads[lead] = True
-            if self.divided is None:
-                ties[own] = self.compared.tied(int(self.places[lead]), self.places[own])
-            else:
-                others = own[own != lead]
-                against = self.divided.take(others).over(self.divided.take(np.full(len(others), lead)))
-                ties[others] = significance.holm(against.p_differs()) >= ALPHA
-        return leads, ties
-
-    def _best(self, own: Places) -> int:
-        """The position of the best of some cells, which stand in the order of their numbers."""
-        ranked = own[self.compared.ranks[self.places[own]]]
-        if self.divided is not None or len(ranked) < 2:
-            return int((ranked if len(ranked) and self.divided is None else own)[0])
-        return int(own[self.places[own] == self.compared.leader(self.places[ranked])][0])
-
-    def described(
-        self, rows: Sequence[str], names: Sequence[str], which: Sequence[str], *, relative: bool
-    ) -> list[dict[str, Any]]:
-        """What a reader has to know about each number; plain values, so that the table can be copied."""
-        leads, ties = self.marks(rows)
-        if relative and self.divided is not None:
-            ties = significance.holm(self.divided.p_differs()) >= ALPHA
-        low, high = self.interval
-        estimate = self.compared.figures.take(self.places) if self.divided is None else self.divided
-        touched = significance.unsteady(self.frame, self.metric.name) if self.touched is None else self.touched
-        records = self.frame.to_dict("records")
-        return [
-            {
-                "cell": row["cell"],
-                "verdict": row["verdict"],
-                "precision_in_force": plain(row["precision_in_force"]),
-                "fallback_nodes": _fallback_nodes(row["flags"]),
-                "fingerprint": plain(row["fingerprint"]),
-                **{name: str(row[name]) for name in names},
-                "which": {name: str(row[name]) for name in which if str(row[name]) not in (row[one] for one in names)},
-                "value": float(value),
-                "ci_low": plain(low[place]),
-                "ci_high": plain(high[place]),
-                "log_se": plain(estimate.error[place]),
-                "df": plain(estimate.freedom[place]),
-                "unsteady": bool(touched[place]),
-                "noise": plain(row.get(NOISE)),
-                "variables": plain(row.get(VARIABLES)),
-                "best": bool(leads[place]),
-                "tied": bool(ties[place]),
-            }
-            for place, (row, value) in enumerate(zip(records, self.values, strict=True))
-        ]
-
-
-@dataclass(frozen=True)
 class _Apart:
-    """The rows and columns of a pivot, and what they merge."""
+    """Rows and columns of a pivot, and the columns that they merge."""
 
     frame: pd.DataFrame
-    """The cells that have a place in it."""
+    """Cells with a place."""
     rows: list[str]
     columns: list[str]
 
-    def tell(self, names: Sequence[str]) -> None:
-        """Let cells that differ in one of these columns have places of their own."""
+    def separate(self, names: Sequence[str]) -> None:
+        """Add rows until cells that differ in these columns have separate places."""
         for name in names:
             if not self._merges(name):
                 continue
@@ -308,7 +164,7 @@ class _Apart:
                 self.rows.append(name)
 
     def merged(self) -> list[str]:
-        """By what the cells are told apart that fall together."""
+        """Columns that distinguish merged cells."""
         names = list(filter(self._merges, _TELLS_APART))
         return [name for name in names if name != "workload" or "label" not in names]
 
@@ -318,25 +174,20 @@ class _Apart:
 
 
 def _threads(frame: pd.DataFrame) -> pd.Series[Any]:
-    """Numbers of threads; where a cell has none, as text, that of the runtime by its name in a study."""
+    """Numbers of threads; text where a cell uses the runtime's default."""
     known = frame["threads"]
     return known.astype("string").fillna("default") if known.isna().any() else known
 
 
-def _fallback_nodes(flags: str | None) -> int:
-    # Most flags have no such count, and are not worth reading for it.
-    return fallback_nodes(json.loads(flags)) if flags and "fallback" in flags else 0
-
-
 def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device")) -> pd.DataFrame:
-    """The rows of the latest study of each cell, of those that had the time to measure it if there is one.
+    """Rows of the latest study of each cell; studies that lacked the time to measure it count last.
 
     Parameters
     ----------
     frame : pd.DataFrame
-        With the columns ``verdict``, ``started_at``, ``finished_at`` and those of ``by``.
+        Needs the columns ``verdict``, ``started_at``, ``finished_at`` and those of ``by``.
     by : Sequence[str]
-        The columns in which rows of one cell are equal.
+        Columns that identify a cell.
     """
     keys = frame[["started_at", "finished_at"]].assign(tried=frame["verdict"] != str(Verdict.LEFT_OUT))
     order = keys.reset_index(drop=True).sort_values(["tried", "started_at", "finished_at"], kind="stable").index
@@ -345,11 +196,11 @@ def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device")) -> pd.Da
 
 
 def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Collection[str]) -> Metric:
-    """Complain about names that do not exist; what the metric is."""
+    """Refuse unknown names, and return the metric."""
     for name in names:
         if name not in frame.columns:
             raise UnknownNameError("column", name, (str(known) for known in frame.columns))
-    metrics = vocabulary.known(frame)
+    metrics = metrics_of(frame)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     for name in include:
@@ -359,7 +210,7 @@ def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Coll
 
 
 def _candidates(frame: pd.DataFrame, relative_to: tuple[str, str] | None) -> pd.DataFrame:
-    """What is compared: with another study as the baseline, all but that study."""
+    """Cells to compare; without a study that is the baseline."""
     if relative_to is None or relative_to[0] not in ("study", "study_id", "git_commit"):
         return frame
     others: pd.DataFrame = frame[frame[relative_to[0]].fillna("") != relative_to[1]]
@@ -369,7 +220,7 @@ def _candidates(frame: pd.DataFrame, relative_to: tuple[str, str] | None) -> pd.
 def _baselines(
     frame: pd.DataFrame, asked: Selection, relative_to: tuple[str, str], trusted: Sequence[str]
 ) -> pd.DataFrame:
-    """The cells to divide by: the newest that fit the selection, but for the column that they are chosen by."""
+    """Cells to divide by: the newest that match the selection in all but the baseline's column."""
     column, value = relative_to
     if column not in frame.columns:
         raise UnknownNameError("column", column, (str(known) for known in frame.columns))
@@ -381,8 +232,8 @@ def _baselines(
     return latest(fitting[fitting["verdict"].isin(trusted)])
 
 
-def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> tuple[Shown, int]:
-    """The numbers divided by those of their baselines, and how many cells have none."""
+def _divided(shown: PivotCells, base: pd.DataFrame, relative_to: tuple[str, str]) -> tuple[PivotCells, int]:
+    """Ratios to the baselines, and the number of cells without one."""
     column = relative_to[0]
     apart = {column, *_SETS_APART.get(column, ())}
     keys = [name for name in ALIKE if name not in apart and name in shown.frame.columns]
@@ -402,11 +253,11 @@ def _divided(shown: Shown, base: pd.DataFrame, relative_to: tuple[str, str]) -> 
     paired = (ratios.how == SAME_ROUNDS)[numbers]
     noisy, loaded = (significance.unsteady(both, name) for name in (shown.metric.name, "speedup"))
     touched = np.where(paired, *(mask[places] | mask[base_places[places]] for mask in (loaded, noisy)))
-    divided = Shown(compared, places, ratios.take(numbers), touched)
+    divided = PivotCells(compared, places, ratios.take(numbers), touched)
     return divided, len(shown.frame) - len(places)
 
 
-def _pivot(shown: Shown, rows: Sequence[str], columns: Sequence[str], sort: str | None) -> pd.DataFrame:
+def _pivot(shown: PivotCells, rows: Sequence[str], columns: Sequence[str], sort: str | None) -> pd.DataFrame:
     values = shown.frame[[*rows, *columns]].assign(_value=shown.values)
     table: pd.DataFrame = values.pivot_table(
         index=list(rows), columns=list(columns), values="_value", aggfunc="first", sort=True, observed=True

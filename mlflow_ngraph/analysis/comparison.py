@@ -1,8 +1,8 @@
-"""Answer "is A better than B, by how much, how sure" for the cells of one table: the one place that every verb asks.
+"""Pairwise comparison of cells: "is A better than B, by how much, and how surely".
 
-Cells that share rounds are compared round by round, since what slowed a round down is in neither. Where they share none, a
-chain of such pairs leads from one to the other; figures as they stand are compared only where there is none. docs/explanation/comparing.md
-has the rules.
+Cells that share rounds are compared round by round, because disturbances of a round cancel. Others are compared by a
+chain of such pairs. Figures as they stand are compared only without a chain. docs/explanation/comparing.md has the
+rules.
 """
 
 from __future__ import annotations
@@ -27,36 +27,28 @@ from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
 
 SAME_ROUNDS, CHAIN, APART = "same rounds", "chain", "apart"
-"""How two cells were compared."""
+"""Kinds of comparison."""
 FIELD = ("study_id", "workload", "batch")
-"""Columns in which cells that may share rounds are equal."""
+"""Columns that are equal in cells that may share rounds."""
 CHOICE = ("device", "workload", "compiler_label", "precision", "mode", "threads")
-"""Columns in which cells are equal that differ in their batch size alone."""
+"""Columns that are equal in cells that differ only in batch size."""
 PER_SAMPLE = ("throughput",)
-"""Metrics that compare batch sizes by shared rounds as well, where these race with each other."""
+"""Metrics that compare batch sizes by shared rounds, where batch sizes race."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
-"""Verdicts of cells that may be right and could end differently; of all others the function or the compiler is at fault."""
+"""Verdicts of cells that could be ``ok`` next time. All others blame the model or the compiler."""
 Mask = NDArray[np.bool_]
 Places = NDArray[np.int_]
 
 
 @dataclass(frozen=True)
 class Ratios(Estimate):
-    """Ratios, each with the way in which it was found."""
+    """Ratios with the kind of comparison of each."""
 
     how: NDArray[np.object_]
 
 
 class Comparison:
-    """The cells of a table, by their places, compared by one metric.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table, or rows of it.
-    metric : Metric
-        What they are compared by.
-    """
+    """Cells of a table, compared by one metric. Cells are positions in the table."""
 
     def __init__(self, frame: pd.DataFrame, metric: Metric) -> None:
         self.frame = frame
@@ -69,19 +61,19 @@ class Comparison:
 
     @cached_property
     def figures(self) -> Estimate:
-        """The figures as they stand."""
+        """Figures as they stand."""
         return significance.figures(self.frame, self.metric.name)
 
     @cached_property
     def numbers(self) -> Array:
-        """The figures as the table has them; of a complement not what is left."""
+        """Figures as in the table, even of a complement."""
         return np.asarray(self.frame[self.metric.name], float)
 
     @cached_property
     def ranks(self) -> Mask:
-        """Cells that can be named the best: ``ok``, and measured in more than one round where rounds tell how sure it is.
+        """Mark cells that can be the best: ``ok``, and measured in several rounds where rounds give the uncertainty.
 
-        Rounds that are shared with another cell tell it as well as an interval of the cell's own.
+        Rounds shared with another cell replace an interval of its own.
         """
         measured = self._ok & ~np.isnan(self.numbers)
         able: Mask = measured & ~self._alone
@@ -91,33 +83,33 @@ class Comparison:
         return able
 
     @cached_property
-    def doubtful(self) -> Mask:
-        """Cells that do not rank and may be the best all the same: their figure could be right, or nobody knows it."""
+    def unranked(self) -> Mask:
+        """Mark cells that cannot rank but may be the best: their figure could be right, or is unknown."""
         possible: Mask = (self._ok | self._verdicts(_RETRYABLE)) & ~np.isnan(self.numbers) & ~self.ranks
-        return possible | self.untried
+        return possible | self.skipped
 
     @cached_property
-    def untried(self) -> Mask:
-        """Cells without a figure, because there was no time for them."""
+    def skipped(self) -> Mask:
+        """Mark cells skipped for lack of time."""
         return self._verdicts({str(Verdict.LEFT_OUT)})
 
     @cached_property
-    def hopes(self) -> Array:
-        """The best that each figure can be, by its interval."""
+    def optimistic(self) -> Array:
+        """Better end of each figure's interval."""
         low, high = significance.interval(self.frame, self.metric.name)
         ends = (np.fmin(self.numbers, low), np.fmax(self.numbers, high))
         return ends[self.metric.better != "lower"]
 
     @cached_property
     def badness(self) -> Array:
-        """The figures, turned so that the best one is the smallest."""
+        """Figures with a sign such that the smallest is the best."""
         return self.numbers * (1.0 if self.metric.better == "lower" else -1.0)
 
     def ratios(self, tops: ArrayLike, bottoms: ArrayLike) -> Ratios:
-        """The metric of some cells over that of others: paired, else by a chain of pairs, else as the figures stand.
+        """Ratios of some cells to others: paired, else by a chain of pairs, else as figures stand.
 
-        A number over itself is 1; another one over zero, such as the page faults of an engine that causes none, is NaN, as is
-        a speed-up over one baseline over that over another.
+        A cell's ratio to itself is 1. A ratio to zero, as of page faults, is NaN, and so is a ratio of speed-ups over
+        different baselines.
         """
         top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
         nothing, how = unknown(len(top)), np.full(len(top), APART, object)
@@ -133,16 +125,16 @@ class Comparison:
         return Ratios(found.log, found.error, found.freedom, how)
 
     def ordered(self, places: ArrayLike) -> Places:
-        """Some cells by their figures, the best first; equal ones by name."""
+        """Sort cells, the best first; equal ones by name."""
         asked = np.asarray(places, int)
         order: Places = asked[np.lexsort((self._names[asked], self.badness[asked]))]
         return order
 
     def leader(self, places: ArrayLike) -> int:
-        """The best of some cells that rank; of those that are as good, the one that is best by `SECOND`.
+        """Best ranking cell. Among equally good cells, `SECOND` decides.
 
-        A cell that is as good takes the lead only where no more could beat it than could beat the fastest one: of the same
-        choice at another batch size, or of another choice.
+        An equally good cell leads only if no more rivals could beat it than could beat the fastest one, neither of its
+        choice nor of others.
         """
         asked = self.ordered(places)
         first = self._fastest(asked)
@@ -151,10 +143,10 @@ class Comparison:
             return first
         open_ = np.array([self._openness(place, asked) for place in good.tolist()])
         known = open_[good == first][0]
-        return self.leanest(first, good[open_ <= known] if known < 2 else np.array([first]))[0]
+        return self.preferred(first, good[open_ <= known] if known < 2 else np.array([first]))[0]
 
     def equals(self, place: int, places: ArrayLike) -> Places:
-        """The cells among some that are as good as one of them: the interval of the ratio is within ± `AS_GOOD`."""
+        """Cells that are as good as one: the interval of the ratio is within ± `AS_GOOD`."""
         asked = np.asarray(places, int)
         ratios = self.ratios(asked, np.full(len(asked), place))
         low, high = ratios.ends
@@ -164,8 +156,10 @@ class Comparison:
         equal: Places = asked[(within & ~self.left(asked, asked)) | (asked == place)]
         return equal
 
-    def leanest(self, first: int, places: Places) -> tuple[int, str]:
-        """The best of equally good cells by the first of `SECOND` in which they differ, and what it is then; else the first."""
+    def preferred(self, first: int, places: Places) -> tuple[int, str]:
+        """The first criterion of `SECOND` in which equally good cells differ, with the best cell by it; else the first
+        cell.
+        """
         for name, said in SECOND.items():
             if name in self.frame.columns:
                 values = self.frame[name].to_numpy(float)[places]
@@ -174,9 +168,9 @@ class Comparison:
         return first, ""
 
     def tied(self, lead: int, places: ArrayLike) -> Mask:
-        """Which of some cells cannot be told from the one that leads them; p-values are adjusted among them.
+        """Mark cells that are not significantly different from the leader. p-values are adjusted among them.
 
-        Cells that lose for sure in rounds of their own are told from it.
+        Cells that clearly lose in their own rounds are not tied.
         """
         asked = np.asarray(places, int)
         p_values = self.ratios(asked, np.full(len(asked), lead)).p_differs()
@@ -189,7 +183,7 @@ class Comparison:
         return others
 
     def left(self, places: Places, among: Places) -> Mask:
-        """Which of some cells have left a race because of one among others that ranks."""
+        """Mark cells eliminated from a race by a cell that ranks."""
         beaten = np.zeros(len(places), bool)
         if BEATEN_BY not in self.frame.columns or not self._has_rounds:
             return beaten
@@ -201,7 +195,7 @@ class Comparison:
         return beaten
 
     def could_beat(self, ratios: Estimate) -> Mask:
-        """Whose ratio to an answer may be better than one by more than `AS_GOOD`; without an interval nobody's."""
+        """Mark ratios that may be better than one by more than `AS_GOOD`; without an interval none is."""
         low, high = ratios.ends
         with np.errstate(invalid="ignore"):
             able: Mask = low < 1 / (1 + AS_GOOD) if self.low_is_better else high > 1 + AS_GOOD
@@ -209,12 +203,12 @@ class Comparison:
 
     @property
     def low_is_better(self) -> bool:
-        """Of a complement the ratio is that of what is left."""
+        """Direction of the ratios. Those of a complement are of its rest."""
         return self.metric.better == "lower" or is_complement(self.metric.name)
 
     @cached_property
     def _bases(self) -> NDArray[np.object_]:
-        """The baseline that the metric of each cell refers to; the same for all where it refers to none."""
+        """Baseline of each cell's ratios; a constant for metrics without one."""
         if baselines.is_ratio(self.metric):
             return baselines.labels(self.frame)
         return np.full(len(self.frame), "", object)
@@ -225,20 +219,20 @@ class Comparison:
 
     @cached_property
     def _alone(self) -> Mask:
-        """Cells whose figure has no interval of its own, though it is of a metric that has them."""
+        """Mark cells without an interval, of a metric that has them."""
         if self.metric.name not in METRICS or METRICS[self.metric.name].interval == "none":
             return np.zeros(len(self.frame), bool)
         return ~self.figures.known
 
     @cached_property
     def _cells(self) -> Places:
-        """Equal numbers for rows of one cell of one study; another one for each where that is not told."""
+        """Number the cells of each study; rows without an id get a number of their own."""
         names = ("study_id", "cell")
         return self._codes(names) if set(names) <= set(self.frame.columns) else np.arange(len(self.frame))
 
     @cached_property
     def _together(self) -> Places:
-        """Equal numbers for cells that may share rounds; another one for each where there are no rounds."""
+        """Number the groups that may share rounds; rows without rounds get a number of their own."""
         if not self._has_rounds:
             return np.arange(len(self.frame))
         per_sample = self.metric.name in PER_SAMPLE
@@ -246,7 +240,7 @@ class Comparison:
 
     @cached_property
     def _names(self) -> Places:
-        """Numbers in the order of the cells' names."""
+        """Numbers in alphabetical order of the cells."""
         names = [name for name in (*CHOICE, "batch") if name in self.frame.columns]
         keys = [pd.factorize(self.frame[name], sort=True)[0] for name in reversed(names)]
         ranks = np.empty(len(self.frame), int)
@@ -257,7 +251,7 @@ class Comparison:
         return np.asarray(self.frame["verdict"].isin(list(names)), bool)
 
     def _codes(self, names: Sequence[str]) -> Places:
-        """Equal numbers for cells that are equal in those of these columns that there are; missing values are equal."""
+        """Number the rows that are equal in the existing columns. Missing values are equal."""
         known = self._keys.get(tuple(names))
         if known is None:
             values = [self.frame[name].to_numpy(object) for name in names if name in self.frame.columns]
@@ -268,12 +262,12 @@ class Comparison:
         return known
 
     def other_choice(self, place: int, places: Places) -> Mask:
-        """Which cells differ from one in more than the batch size."""
+        """Mark cells that differ from one in more than the batch size."""
         other: Mask = self._codes(CHOICE)[places] != self._codes(CHOICE)[place]
         return other
 
     def _paired(self, tops: Places, bottoms: Places) -> Estimate:
-        """Ratios round by round; NaN where cells share fewer than two rounds."""
+        """Ratios round by round; NaN with fewer than two shared rounds."""
         found = unknown(len(tops))
         differences: dict[int, dict[tuple[int, int], Array]] = defaultdict(dict)
         related = np.flatnonzero((self._together[tops] == self._together[bottoms]) & (tops != bottoms)).tolist()
@@ -282,9 +276,9 @@ class Comparison:
             top, bottom = map(self._logs, pair)
             logs = np.array([self._by_round * (bottom[name] - log) for name, log in top.items() if name in bottom])
             self._pairs[pair] = (math.nan, math.nan, math.nan)
-            if logs.size > 1:  # one round tells no interval
+            if logs.size > 1:  # one round gives no interval
                 differences[logs.size][pair] = logs
-        for pairs in differences.values():  # those with equally many rounds at once
+        for pairs in differences.values():  # vectorised over pairs with equally many rounds
             several = statistics.trimmed_mean(np.stack(list(pairs.values())))
             self._pairs.update(zip(pairs, zip(several.log, several.error, several.freedom, strict=True), strict=True))
         for place, pair in asked.items():
@@ -292,7 +286,6 @@ class Comparison:
         return found
 
     def _logs(self, place: int) -> dict[str, float]:
-        """The logarithms of the durations of a cell, by round."""
         known = self._rounds.get(place)
         if known is None:
             text = self.frame[ROUNDS].iat[place]
@@ -300,10 +293,10 @@ class Comparison:
         return known
 
     def _chained(self, tops: Places, bottoms: Places, asked: Mask) -> Estimate:
-        """Ratios by way of a third cell of the same study, the surest where there are several; NaN where there is none.
+        """Ratios by a third cell of the same study, the most certain one; NaN without any.
 
-        The third cell has rounds in common with both; or, where batch sizes differ, it is the choice of one at the batch size of
-        the other: from one batch size to the next lead the own figures of that choice, and the rounds from there.
+        The third cell shares rounds with both. Between batch sizes, it is the choice of one at the batch size of the
+        other: the step between batch sizes uses that choice's own figures, the rest uses rounds.
         """
         found = unknown(len(tops))
         if not self._has_rounds:
@@ -322,15 +315,15 @@ class Comparison:
         return found
 
     def _step(self, tops: Places, bottoms: Places) -> Estimate:
-        """Ratios by rounds within a field, and by the figures as they stand between the batch sizes of one choice."""
+        """Ratios by rounds within a field, and by figures between batch sizes of one choice."""
         field = self._codes(FIELD)
         figures = self.figures.take(tops).over(self.figures.take(bottoms))
         return self._paired(tops, bottoms).where(field[tops] == field[bottoms], figures)
 
     def _fastest(self, places: Places) -> int:
-        """The best cell by pairs: the best of each field in its rounds, and of these the best one.
+        """Best cell by pairs: first within each field by rounds, then among the winners.
 
-        One without an interval is compared with other fields by the best cell of its own field that has one.
+        A winner without an interval is represented by the best cell of its field with one.
         """
         field = self._codes(FIELD)[places]
         inside = [places[field == number] for number in dict.fromkeys(field.tolist())]
@@ -341,7 +334,7 @@ class Comparison:
         return leads[self._first(np.array(list(leads), int))]
 
     def _first(self, places: Places) -> int:
-        """The best of some cells in comparison with the one of the best figure, which has an interval if any has."""
+        """Best cell in comparison with the one of the best figure, preferably one with an interval."""
         if len(places) == 1:
             return int(places[0])
         ordered = places[np.lexsort((self.badness[places], self._alone[places]))]
@@ -352,12 +345,11 @@ class Comparison:
         gains[0] = 0.0
         return int(ordered[np.argmax(gains)])
 
-    def near(self, answer: int, places: Places) -> Mask:
-        """Which of some cells that rank could beat an answer.
+    def could_win(self, answer: int, places: Places) -> Mask:
+        """Mark ranking cells that could beat an answer.
 
-        The interval of the ratio reaches more than `AS_GOOD` beyond the answer, or there is none and the figure is better by as
-        much; unless another cell beats it for sure in rounds of its own, or it cannot beat the answer's choice at one of the batch
-        sizes of that.
+        The ratio's interval exceeds `AS_GOOD`, or there is no interval and the figure does. Excluded are cells that
+        clearly lose in their own rounds, and those that cannot beat the answer's choice at one of its batch sizes.
         """
         ratios = self.ratios(places, np.full(len(places), answer))
         near = self.could_beat(ratios)
@@ -369,19 +361,19 @@ class Comparison:
         return near
 
     def better_than(self, numbers: Array, answer: int) -> Mask:
-        """Which numbers are better than that of an answer by more than `AS_GOOD`."""
+        """Mark numbers that are better than an answer's by more than `AS_GOOD`."""
         own = self.numbers[answer]
         gains = own - numbers if self.metric.better == "lower" else numbers - own
         better: Mask = gains > AS_GOOD * abs(own)
         return better
 
     def _openness(self, answer: int, places: Places) -> int:
-        """2 where another choice could beat an answer, 1 where another batch size of its own could, else 0."""
-        near = places[self.near(answer, places)]
+        """2 where another choice could beat an answer, 1 where another batch size could, else 0."""
+        near = places[self.could_win(answer, places)]
         return 2 if self.other_choice(answer, near).any() else int(len(near) > 0)
 
     def _beaten(self, places: Places) -> Mask:
-        """Which of some cells that rank another one of the same field beats for sure: they are not the best, whatever is."""
+        """Mark ranking cells that clearly lose to another one of their field."""
         field = self._codes(FIELD)[places]
         leads = {number: self._first(places[field == number]) for number in set(field.tolist())}
         low, high = self.ratios(places, [leads[number] for number in field.tolist()]).ends
@@ -389,7 +381,7 @@ class Comparison:
             return self.left(places, places) | (low > 1 if self.low_is_better else high < 1)
 
     def _covered(self, answer: int, places: Places) -> Mask:
-        """Which cells of other choices cannot beat the answer's choice at one of its batch sizes: nothing is lost to them."""
+        """Mark cells of other choices that cannot beat the answer's choice at one of its batch sizes."""
         covered = np.zeros(len(places), bool)
         other = np.flatnonzero(self.other_choice(answer, places))
         for cell in places[~self.other_choice(answer, places)].tolist():

@@ -1,4 +1,4 @@
-"""Answers to "what should run here": which compiler, at which batch size, how much it gains, and what is not certain of it."""
+"""Answers to "what should run here": compiler, batch size, gain, and what is undecided."""
 
 from __future__ import annotations
 
@@ -24,65 +24,65 @@ _three = partial(rounded, digits=3)
 
 @dataclass(frozen=True)
 class Gain:
-    """The speed-up of a choice at a batch size."""
+    """Speed-up of a choice at a batch size."""
 
     batch: int
     value: float
     ci_low: float | None
     ci_high: float | None
     unsteady: bool
-    """Whether other load on the machine has touched it."""
+    """Contaminated by other load on the machine."""
 
     @property
-    def said(self) -> str:
-        """The number with its interval, or that it has none."""
+    def text(self) -> str:
+        """Speed-up with its interval, or a remark that it has none."""
         none = "" if self.ci_low is not None else " (no interval)"
         return f"{times(self.value, self.ci_low, self.ci_high, unsteady=self.unsteady)}{none}"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What to run for a workload, and what could be better."""
+    """Recommendation for a workload, with its rivals."""
 
     workload: str
     label: str
     device: str | None
     """None where one choice is for all devices."""
     row: Mapping[str, Any] | None
-    """The cell; None where nothing can be named."""
+    """Row of the cell; None without any."""
     figure: str
-    """What that has."""
+    """Figure of the cell."""
     gains: Sequence[Gain]
-    """Of its compiler at every batch size, its own first; none where ratios to the baseline say nothing of the objective."""
+    """Speed-ups of its compiler by batch size, its own first; empty where the objective is not related to them."""
     equals: Sequence[Mapping[str, Any]]
-    """Other cells that are as good."""
+    """Equally good cells."""
     criterion: str
-    """Why it is this one of them; empty where it is the fastest."""
+    """Criterion that chose it among equals; empty for the fastest."""
     rivals: Sequence[Rival]
-    """The cells that could beat it."""
+    """Cells that could beat it."""
 
     @property
     def decided(self) -> bool:
-        """Whether it is clear which engine to take; the best batch size of this may be open."""
+        """Tell if the engine is decided. Its best batch size may be open."""
         return self.row is not None and all(rival.same_engine for rival in self.rivals)
 
     @property
-    def said(self) -> str:
-        """One sentence: the compiler with its gain, then its batch size, then what to do where either is open."""
+    def sentence(self) -> str:
+        """One sentence: compiler with gain, batch size, and advice where either is open."""
         where = self.label if self.device is None else f"{self.label} on {self.device}"
         others = [rival for rival in self.rivals if not rival.same_choice]
         if self.row is None or others:
-            return undecided.said(others or self.rivals, self.row, self.figure, where, self._gained)
+            return undecided.sentence(others or self.rivals, self.row, self.figure, where, self._gained)
         clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]
         return f"{where}: {'; '.join(clauses)}"
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain values for JSON."""
         return {
             "workload": self.workload,
             "label": self.label,
             "device": self.device,
-            "said": self.said,
+            "said": self.sentence,
             "decided": self.decided,
             "cell": None if self.row is None else self.row["cell"],
             "rivals": [rival.to_plain() for rival in self.rivals],
@@ -90,13 +90,13 @@ class Answer:
 
     @property
     def _gained(self) -> str:
-        """What is gained although another compiler may be better; empty where nothing is, or nobody knows."""
+        """Gain that is certain although another compiler may be better; empty without any."""
         if self.row is None or not self.gains or self.gains[0].batch != self.row["batch"] or self.gains[0].value <= 1:
             return ""
-        return f"{self.gains[0].said} times {baselines.over(self.row)} with {undecided.named(self.row)}"
+        return f"{self.gains[0].text} times {baselines.over(self.row)} with {undecided.named(self.row)}"
 
     def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
-        """The compiler, and what it gains."""
+        """Compiler with its gain."""
         named = undecided.chosen(row)
         alike = list(dict.fromkeys(undecided.chosen(other) for other in self.equals))
         if alike := [name for name in alike if name != named]:
@@ -110,7 +110,7 @@ class Answer:
                 "no compiler was faster than eager execution" if over == "eager" else f"nothing was faster than {over}"
             )
         elif self.gains and self.gains[0].batch == row["batch"]:
-            yield f"{named.removesuffix(',')}, {self.gains[0].said} times {baselines.over(row)} {at}"
+            yield f"{named.removesuffix(',')}, {self.gains[0].text} times {baselines.over(row)} {at}"
             if rest := [
                 f"{times(gain.value, unsteady=gain.unsteady)} at batch {gain.batch}" for gain in self.gains[1:]
             ]:
@@ -121,7 +121,7 @@ class Answer:
             yield f"{named} {at}"
 
     def _batch_sizes(self, row: Mapping[str, Any]) -> Iterator[str]:
-        """Batch sizes that are as good, or could be better."""
+        """Batch sizes that are as good or could be better."""
         own = undecided.chosen(row)
         alike = [int(other["batch"]) for other in self.equals if undecided.chosen(other) == own]
         if alike:
@@ -129,12 +129,12 @@ class Answer:
             reason = f", and batch {row['batch']} takes {self.criterion}" if only else ""
             yield f"batch {' or '.join(map(str, sorted(alike)))} is as good (within {100 * AS_GOOD:g} %){reason}"
         if self.rivals:
-            could = undecided.listed([rival.said for rival in self.rivals])
-            yield f"its batch size is undecided: {could} could be better; {undecided.again(self.rivals, row)}"
+            could = undecided.listed([rival.clause for rival in self.rivals])
+            yield f"its batch size is undecided: {could} could be better; {undecided.measuring_command(self.rivals, row)}"
 
 
 def times(value: float, low: float | None = None, high: float | None = None, *, unsteady: bool = False) -> str:
-    """A speed-up in words of three digits or more, with its interval where there is one, and the mark of unsteady figures."""
+    """Speed-up with its interval and the mark of contaminated figures."""
     mark = UNSTEADY_MARK if unsteady else ""
     ends = f" [{_ratio(low)}, {_ratio(high)}]" if low is not None and high is not None else ""
     return f"{mark}{_ratio(value)}{ends}"
@@ -147,14 +147,14 @@ def _ratio(value: float) -> str:
 def answers(
     comparison: Comparison, able: Mask, by: Sequence[str] = ("workload", "device")
 ) -> Iterator[tuple[Answer, Places]]:
-    """The answer for each workload and device, with the cells that rank there: the answer's own first, then by their figures.
+    """Answer for each workload and device, with its ranking cells: the answer first, then by figure.
 
     Parameters
     ----------
     able : Mask
-        The cells that may be the answer, or could be better than it.
+        Cells that may be the answer or beat it.
     by : Sequence[str]
-        The columns in which the cells of one answer are equal.
+        Columns that are equal in the cells of one answer.
     """
     places = np.flatnonzero(able)
     for inside in comparison.frame.iloc[places].groupby(list(by), sort=False, dropna=False).indices.values():
@@ -175,20 +175,20 @@ def of_fleet(
     chosen: pd.DataFrame,
     rule: Literal["maximin", "geomean"],
 ) -> Iterator[Answer]:
-    """Workloads of which one choice for all devices may be another one, or would be if the cells that cannot rank were as
-    good as they may be.
+    """Undecided workloads of a fleet: another choice may be better, or would be if cells without rank were as good as
+    possible.
 
     Parameters
     ----------
     table : pd.DataFrame
-        A recommendation for the fleet; ``candidates``, ``chosen`` and ``rule`` are what it was made of.
+        Recommendation for the fleet, made from ``candidates``, ``chosen`` and ``rule``.
     noisy : pd.DataFrame
         Cells that keep all limits and cannot rank.
     """
     best = {row["workload"]: row for row in table[table["rank"] == 1].to_dict("records")}
     doubtful = Comparison(noisy, metric)
-    untried, hoped = noisy[doubtful.untried], noisy.assign(**{metric.name: doubtful.hopes})[~doubtful.untried]
-    noisy = noisy[~doubtful.untried]
+    skipped, hoped = noisy[doubtful.skipped], noisy.assign(**{metric.name: doubtful.optimistic})[~doubtful.skipped]
+    noisy = noisy[~doubtful.skipped]
     both = pd.concat([candidates, hoped], keys=["ok", "noisy"])
     ranked = fleet_choice.ranked(both, metric, chosen, rule).sort_values("rank", kind="stable")
     for workload, places in ranked.groupby(both["workload"].iloc[ranked["place"]].to_numpy(), sort=False)["place"]:
@@ -196,19 +196,18 @@ def of_fleet(
         could = [*_near(table[table["workload"] == workload], metric)]
         if answer is None or _choice(rows.iloc[0]) != _choice(answer):
             ahead = rows if answer is None else rows[~(rows.apply(_choice, axis=1) == _choice(answer)).cummax()]
-            # Also a cell of a choice that not all devices can run has a part in what the others are measured by.
+            # A cell counts as a device's best even if not all devices can run its choice.
             new = (
                 noisy.loc[ahead.loc["noisy"].index] if "noisy" in ahead.index else noisy[noisy["workload"] == workload]
             )
             could += rivals_of(Comparison(new.reset_index(drop=True), metric), None)
-        own = untried[untried["workload"] == workload].reset_index(drop=True)
+        own = skipped[skipped["workload"] == workload].reset_index(drop=True)
         could += rivals_of(Comparison(own, metric), None)
         if could:
             yield _undecided(could, None, answer, "" if answer is None else f"score {answer['score']:.3f}")
 
 
 def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
-    """The answer that a cell is, among others."""
     rows, metric = comparison.frame, comparison.metric
     ranked = asked[comparison.ranks[asked]]
     equals = comparison.ordered(comparison.equals(lead, ranked))
@@ -226,13 +225,13 @@ def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
         figure=figure,
         gains=_gains(comparison, lead, ranked),
         equals=[_row(rows, place) for place in others.tolist()],
-        criterion=comparison.leanest(lead, equals)[1] if len(others) else "",
+        criterion=comparison.preferred(lead, equals)[1] if len(others) else "",
         rivals=rivals_of(comparison, lead, asked),
     )
 
 
 def _gains(comparison: Comparison, lead: int, ranked: Places) -> list[Gain]:
-    """The speed-ups of the choice of a cell at its batch sizes, its own first."""
+    """Speed-ups of a choice by batch size, the answer's first."""
     name = comparison.metric.name
     if name not in METRICS or not METRICS[name].by_round or "speedup" not in comparison.frame:
         return []
@@ -253,7 +252,7 @@ def _row(rows: pd.DataFrame, place: int) -> dict[str, Any]:
 
 
 def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:
-    """The choices whose scores may be better than the best one's by more than the margin, each by its worst device."""
+    """Choices that may score better than the best one by more than the margin, each at its worst device."""
     could = table["loss_ci_low"] < -AS_GOOD
     if metric.interval != "none" and not is_complement(metric.name):  # too uncertain to have an interval
         could |= table["loss_ci_low"].isna() & (table["rank"] > 1)

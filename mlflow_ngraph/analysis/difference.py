@@ -1,4 +1,4 @@
-"""What differs between two runs: flags, versions, the machine and its state, and results."""
+"""Differences between two runs: flags, versions, the machine and its state, and results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 from mlflow_ngraph.estimates import ALPHA, WIDEST
 from mlflow_ngraph.metrics import Metric
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import counted, rounded
 from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
@@ -29,46 +30,46 @@ from mlflow_ngraph.verdicts import Verdict
 
 ASPECTS = ("study", "flags", "versions", "machine", "state", "results")
 COLUMNS = ("aspect", "name", "left", "right", "change", "ci_low", "ci_high", "p", "notices", "differs")
-"""Columns of a difference; ``change`` is that of the right side, as a share of the left one."""
+"""Columns of a difference; ``change`` is a share of the left side."""
 STATE = ("clock_mhz", "temperature_c", "foreign_cpu_percent", "power_w")
-"""What the results tell about the machine while it was measured: medians over the cells that both runs have."""
+"""State of the machine while measuring: medians over the cells of both runs."""
 _STATE_MARGIN = 0.05
 _LANE = ("workload", "compiler_label", "precision", "mode")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run says."""
+    """Contents of a run."""
 
     run_id: str
     kind: str
-    """Of `Kind`: a study or a lane."""
+    """`Kind`: a study or a lane."""
     study: Mapping[str, str]
-    """The keys of the study."""
+    """Keys of the study."""
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
-    """The fingerprint."""
+    """Fingerprint of the machine."""
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Its rows of the tidy table."""
+    """Rows of the tidy table."""
     commit: str = ""
     name: str = ""
-    """As the user wrote it; behind the name of a study which one was taken."""
+    """Name as given by the user, with the chosen study."""
 
 
 def read(named: str, tracking_uri: str | None = None) -> Run:
-    """A study run or a lane run of a tracking server.
+    """Read a study run or a lane run from a tracking server.
 
     Parameters
     ----------
     named : str
-        The id of a run, or the name or id of a study, of which the latest one counts.
+        Id of a run, or name or id of a study; the latest one of a name counts.
 
     Raises
     ------
     TrackingError
         The server cannot be reached, or the run does not exist.
     UsageError
-        The run is neither of a study nor of a lane, or several studies may be meant.
+        The run is neither of a study nor of a lane, or the name is ambiguous.
     """
     server = Server(tracking_uri)
     run_id, said = study_names.run_of(named, tracking_uri)
@@ -105,16 +106,16 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
 
 
 def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFrame:
-    """What differs between two runs.
+    """Compare two runs.
 
-    Cells are the same if workload, compiler with flags, precision, mode and batch size are; of two lanes, if the batch
-    size is. A result differs if Holm's method, over all cells together, rejects that nothing changed, or the verdict does.
+    Cells correspond if workload, compiler with flags, precision, mode and batch size are equal; for two lanes, if the
+    batch size is. A result differs if its verdict does, or if Holm's method over all cells rejects equality.
 
     Returns
     -------
     pd.DataFrame
-        One row a difference and one a cell that both runs have, with the columns of `COLUMNS`. ``attrs`` has ``cells``
-        (that both have), ``left_only`` and ``right_only`` (how many one of them has).
+        One row per difference and per cell of both runs, with the columns of `COLUMNS`. ``attrs`` has ``cells`` (number
+        of cells of both runs), ``left_only`` and ``right_only`` (numbers of cells of one run).
 
     Raises
     ------
@@ -127,7 +128,7 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFram
         raise UsageError(f"one run is of a {left.kind}, the other of a {right.kind}: name two of one kind")
     keys = ["batch"] if left.kind == Kind.LANE else [*_LANE, "batch"]
     both = pd.concat([left.frame, right.frame], ignore_index=True)
-    if metric not in (metrics := vocabulary.known(both)):
+    if metric not in (metrics := metrics_of(both)):
         raise UnknownNameError("metric", metric, metrics)
     pairs = _pairs(both, len(left.frame), keys)
     rows = [
@@ -171,7 +172,7 @@ def _unequal(aspect: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> 
 
 
 def _flags(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], kind: str) -> list[dict[str, Any]]:
-    """Flags with another value in force, once for all cells of a compiler in which they differ alike."""
+    """Flags with different effective values, merged over the cells of a compiler that differ alike."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for old, new in pairs:
         sides = [
@@ -254,7 +255,7 @@ def _shown(row: Any, metric: str) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
+    """Flatten nested keys, joined by dots."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Explanations as rows for people and as a document for programs, the same for every compiler."""
+"""Explanations of compilers as table rows and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlflow_ngraph.tables.summary import precisions
 from mlflow_ngraph.text import counted
 
 UNKNOWN = "–"
-"""Shown where a compiler does not tell."""
+"""Shown for unknown values."""
 COUNTED = {
     "operations": "operation",
     "implementations": "implementation",
@@ -20,16 +20,16 @@ COUNTED = {
     "precisions": "precision",
     "providers": "provider",
 }
-"""What is counted over the kernels, and the field of a kernel that has it."""
+"""Counted fields of kernels, by title."""
 _NAMED = 6
-"""Values of a kind that a person is shown; programs get all of them."""
+"""Most values of a kind in a table; JSON has all."""
 
 Row = tuple[str, list[str]]
-"""What it is, and one text for each cell."""
+"""Title, and one text for each cell."""
 
 
 def side_by_side(explained: Sequence[Explained]) -> list[Row]:
-    """Rows that compare cells: what they are, the counts, and every fact of any of their compilers."""
+    """Rows that compare cells: identity, counts, and every compiler's facts."""
     explanations = [entry.explanation for entry in explained]
     rows: list[Row] = [
         ("cell", [entry.cell.id for entry in explained]),
@@ -51,7 +51,7 @@ def side_by_side(explained: Sequence[Explained]) -> list[Row]:
             rows.append((title, [value or UNKNOWN for value in values]))
     times = [_profiled_us(explanation) for explanation in explanations]
     if any(time is not None for time in times):
-        rows.append(("profiled", [UNKNOWN if time is None else _milliseconds(time) for time in times]))
+        rows.append(("profiled", [UNKNOWN if time is None else f"{time / 1000:.3g} ms in kernels" for time in times]))
     facts = list(dict.fromkeys(name for explanation in explanations if explanation for name in explanation.facts))
     rows += [(name, [_fact(explanation, name) for explanation in explanations]) for name in facts]
     if any(entry.problem for entry in explained):
@@ -60,7 +60,7 @@ def side_by_side(explained: Sequence[Explained]) -> list[Row]:
 
 
 def longest(explanation: Explanation, most: int) -> list[tuple[Kernel, float]]:
-    """The kernels that take longest, with their share of the profiled time; empty where nothing was profiled."""
+    """Kernels with the longest time and their share of it; empty without a profile."""
     timed = [(kernel, kernel.microseconds) for kernel in explanation.kernels if kernel.microseconds is not None]
     whole = sum(time for _, time in timed)
     timed.sort(key=lambda item: -item[1])
@@ -68,13 +68,13 @@ def longest(explanation: Explanation, most: int) -> list[tuple[Kernel, float]]:
 
 
 def largest(explanation: Explanation, most: int) -> list[Kernel]:
-    """The kernels that compute most nodes of the model, more than one each."""
+    """Kernels that fuse the most nodes, at least two each."""
     fused = [kernel for kernel in explanation.kernels if len(kernel.fused) > 1]
     return sorted(fused, key=lambda kernel: -len(kernel.fused))[:most]
 
 
 def document(explained: Sequence[Explained]) -> list[dict[str, Any]]:
-    """Everything, for programs."""
+    """Plain values for JSON."""
     return [{**_identity(entry), **_content(entry.explanation)} for entry in explained]
 
 
@@ -107,7 +107,6 @@ def _content(explanation: Explanation | None) -> dict[str, Any]:
 
 
 def _fused_groups(explanation: Explanation | None) -> int | None:
-    """Unknown where the compiler names no kernels at all."""
     return explanation.fused_groups if explanation and explanation.kernels else None
 
 
@@ -145,7 +144,3 @@ def _size(size: int | None) -> str:
         if size >= factor:
             return f"{size / factor:.3g} {unit}"
     return f"{size} B"
-
-
-def _milliseconds(microseconds: float) -> str:
-    return f"{microseconds / 1000:.3g} ms in kernels"

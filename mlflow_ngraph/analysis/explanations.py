@@ -1,4 +1,4 @@
-"""What compilers made of the models of recorded cells, from this machine's studies or from a tracking server."""
+"""Compilers' explanations of recorded cells, from this machine or from a tracking server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mlflow_ngraph.tracking.schema import Artifact
 
 @dataclass(frozen=True)
 class Explained:
-    """A cell with what its compiler says, or why there is nothing."""
+    """A cell with its explanation, or the reason for having none."""
 
     cell: Cell
     explanation: Explanation | None
     problem: str = ""
-    """Why there is no explanation; empty where there is one."""
+    """Reason that there is no explanation; empty where there is one."""
 
 
 def explain_local(queries: Sequence[str], home: Path, study: str | None = None) -> list[Explained]:
@@ -34,9 +34,9 @@ def explain_local(queries: Sequence[str], home: Path, study: str | None = None) 
     queries : Sequence[str]
         As in `cells.choose`.
     home : Path
-        Holds the studies.
+        Folder of studies.
     study : str | None
-        Name or id of the only study to look at.
+        Name or id of the only study to read.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def explain_recorded(
     run: str | None = None,
     study: str | None = None,
 ) -> list[Explained]:
-    """Read the explanations of cells from a tracking server. Of an engine nothing else is downloaded.
+    """Read the explanations of cells from a tracking server. Engines are not downloaded.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ def explain_recorded(
     tracking_uri, experiments : str | None, Sequence[str] | None
         As in `results.load`.
     run : str | None
-        The study run, or one of its lane runs, to look at alone.
+        Study run or lane run to read alone.
     study : str | None
-        Name or id of the only study to look at.
+        Name or id of the only study to read.
 
     Raises
     ------

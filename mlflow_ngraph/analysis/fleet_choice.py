@@ -1,4 +1,4 @@
-"""One choice for all devices of a fleet: how well it does on each, relative to the best that the device could run."""
+"""One choice for all devices of a fleet, by its performance relative to each device's best."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mlflow_ngraph.estimates import ALPHA, Estimate, satterthwaite
 from mlflow_ngraph.metrics import Metric, is_complement
 
 CONFIGURATION = ("compiler_label", "precision", "mode", "batch")
-"""What is chosen. Threads are not: machines differ in them."""
+"""Columns of a choice. Threads are none, because they differ between machines."""
 Places = NDArray[np.int64]
 
 
 def ranked(
     candidates: pd.DataFrame, metric: Metric, chosen: pd.DataFrame, rule: Literal["maximin", "geomean"]
 ) -> pd.DataFrame:
-    """A row for each choice and device that it has a candidate on, the best choice first.
+    """Rank the choices; one row for each choice and device with a candidate.
 
     Parameters
     ----------
     candidates : pd.DataFrame
         Cells that keep all limits.
     chosen : pd.DataFrame
-        All cells that are meant; their devices are the fleet of a workload.
+        All selected cells; their devices are the fleet of a workload.
     rule : Literal['maximin', 'geomean']
         ``maximin`` or ``geomean``.
 
@@ -106,18 +106,10 @@ def _against(
     lead: int,
     rule: str,
 ) -> Estimate:
-    """The scores of all choices over that of the best one, with their errors.
-
-    Parameters
-    ----------
-    rows : Places
-        The cell of each choice on each device; ``tops``: the best cell of each device.
-    relative : NDArray[np.float64]
-        Performance of each choice on each device, relative to the best cell.
-    """
+    """Scores of all choices relative to the best one, with errors; ``rows`` has the cell of each choice on each device."""
     sign = 1 if compared.metric.better == "higher" else -1
     if rule == "geomean":
-        # The best cells of the devices stand on both sides, and cancel.
+        # The devices' best cells are in both scores, and cancel.
         parts = [
             compared.ratios(rows[:, column], np.full(len(rows), rows[lead, column])) for column in range(rows.shape[1])
         ]

@@ -1,4 +1,4 @@
-"""Candidate against baseline: has any cell become worse than it may, or got lost, or could that not be told?"""
+"""Gate: compare a candidate with a baseline, and fail on worse or missing cells."""
 
 from __future__ import annotations
 
@@ -19,49 +19,44 @@ from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import PROFILE, Metric, is_complement
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
 
 ALPHA = 0.02
-"""Two-sided: in one of a hundred gates chance alone makes something look worse."""
+"""Two-sided level; one gate in a hundred finds a loss by chance."""
 DEFAULT = -0.03
-"""How much of the speed-up may be lost where no threshold is given; of the throughput, where cells have no speed-up."""
+"""Default threshold for the speed-up; for the throughput where cells have no speed-up."""
 PASSED, FAILED, COULD_NOT_TELL = "passed", "failed", "could not tell"
-"""What becomes of a comparison that could be made, and of the whole gate."""
+"""Outcomes of a comparison and of the gate."""
 OF_MODEL = ("device", "workload", "mode", "threads", "batch")
-"""What two engines that are compared as models share: they may be of different compilers, flags and precisions."""
+"""Columns that match two engines compared as models. Compiler, flags and precision may differ."""
 COLUMNS = (
     "device", "label", "compiler_label", "precision", "batch", "metric", "outcome", "baseline", "candidate", "change",
     "ci_low", "ci_high", "p", "notices", "threshold", "reason", "cell", "baseline_study_id", "candidate_study_id",
 )  # fmt: skip
-"""Columns of what `gate` returns; ``change``, its interval, ``notices`` (the smallest change for the worse that would be
-noticed in 95 of 100 cases) and ``threshold`` are shares of the baseline."""
+"""Columns of `gate`. ``change``, its interval, ``notices`` (smallest loss detected in 95 of 100 cases) and
+``threshold`` are shares of the baseline."""
 _THRESHOLD = re.compile(r"(?P<metric>\w+)=(?P<sign>[+-]?)(?P<number>\d+(\.\d+)?)\s*%")
 _PREFERRED = ("speedup", "throughput")
-"""What cells are compared by where nobody says: the first that both sides have. A busy machine touches the first one least."""
+"""Default metrics: the first that both sides have. Speed-ups are the least affected by load on the machine."""
 _ROW_COLUMNS = ("device", "label", "compiler_label", "precision", "batch", "cell")
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """How much a metric may change for the worse."""
+    """Largest loss allowed for a metric."""
 
     metric: str
     share: float
-    """Of the baseline: −0.03 is 3 % less, 0.05 is 5 % more."""
+    """Share of the baseline: −0.03 is 3 % less, 0.05 is 5 % more."""
     unsigned: bool = False
-    """Written without a sign: for the worse, whichever direction that is."""
+    """Written without a sign, so that the metric gives the direction."""
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
-        """Read ``throughput=-3%``.
-
-        Raises
-        ------
-        UsageError
-            It is no threshold.
-        """
+        """Read ``throughput=-3%``."""
         match = _THRESHOLD.fullmatch(text.strip())
         if match is None:
             raise UsageError(
@@ -71,7 +66,7 @@ class Threshold:
         return cls(match["metric"], share, not match["sign"])
 
     def bound(self, metric: Metric) -> float:
-        """The largest change for the worse that is allowed.
+        """Largest allowed loss with its sign.
 
         Raises
         ------
@@ -89,13 +84,13 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Side:
-    """What is compared: rows of the tidy table, or of a file that `compare` wrote."""
+    """Side of a comparison: rows of the tidy table, or of a file from `compare`."""
 
     name: str
-    """As the user wrote it; behind the name of a study which one was taken."""
+    """Name as given by the user, with the chosen study."""
     frame: pd.DataFrame
     model: bool = False
-    """Whether it is one engine, to be compared with another whatever compiled it."""
+    """A single engine, compared across compilers."""
 
 
 def gate(
@@ -106,35 +101,34 @@ def gate(
     across_machines: bool = False,
     history: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Compare every ``ok`` cell of the baseline with that of the candidate.
+    """Compare every ``ok`` cell of the baseline with the candidate's.
 
-    A cell fails where the change lies beyond the threshold and Holm's method, over all cells and metrics together, rejects
-    that nothing changed; a metric that never has an interval, where it lies beyond. It fails as well where the candidate
-    lacks it, or where it is no longer ``ok``. Where no failure is shown and a change of the size of the threshold would
-    escape notice, the gate could not tell. What is exact by definition, such as the speed-up of the baseline over itself,
-    is not compared.
+    A cell fails if its loss exceeds the threshold and Holm's method over all cells and metrics rejects equality. For
+    metrics without intervals the loss alone decides. A cell also fails if the candidate lacks it, or if it is not
+    ``ok`` there. The gate cannot tell if nothing fails but a loss as large as the threshold could be missed. Exact
+    figures, such as the baseline's own speed-up, are not compared.
 
     Parameters
     ----------
     candidate, baseline : Side
-        Of a cell that was measured several times the latest study counts.
+        The latest study of each cell counts.
     thresholds : Sequence[Threshold]
-        When left out, `DEFAULT` of the speed-up of cells that have one on both sides, and of the throughput of others.
+        By default `DEFAULT` for the speed-up, or for the throughput where a side lacks speed-ups.
     across_machines : bool
-        Compare also what was measured on different machines; threads then need not be equal.
+        Compare results of different machines, too; threads may then differ.
     history : pd.DataFrame | None
-        All that is known of these machines. What its studies, but for those of the candidate, differ by without any cause is
-        allowed for between two studies, where it can be told.
+        All known results of these machines. They give the variance between studies; the candidate's own studies do not
+        count.
 
     Returns
     -------
     pd.DataFrame
-        One row a cell and metric, with the columns of `COLUMNS`; ``outcome`` is ``passed``, ``failed``, ``could not
-        tell``, ``missing`` (of the candidate), ``not ok`` (of the candidate) or ``unmeasured`` (the metric, on either side).
-        ``attrs`` has ``outcome`` (``passed``, ``failed`` or ``could not tell``), ``tested`` (hypotheses), ``common`` (cells
-        of both sides), ``labels`` (models of both sides), ``new`` (cells of the candidate alone), ``skipped`` (cells of the
-        baseline that are not ``ok``), ``machines`` (of both sides), ``between_studies`` (what was allowed for, by metric),
-        ``candidate``, ``baseline`` and ``thresholds``.
+        One row per cell and metric, with the columns of `COLUMNS`. ``outcome`` is ``passed``, ``failed``, ``could not
+        tell``, ``missing`` (in the candidate), ``not ok`` (in the candidate) or ``unmeasured`` (on either side).
+        ``attrs`` has: ``outcome`` (of the gate), ``tested`` (number of hypotheses), ``common`` (number of cells of both
+        sides), ``labels`` (models of both sides), ``new`` (number of cells of the candidate alone), ``skipped`` (number
+        of cells that are not ``ok`` in the baseline), ``machines`` (of both sides), ``between_studies`` (variance
+        between studies by metric), ``candidate``, ``baseline`` and ``thresholds``.
 
     Raises
     ------
@@ -144,7 +138,7 @@ def gate(
         A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched or compared, or machines differ.
     """
     both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
-    metrics = vocabulary.known(both)
+    metrics = metrics_of(both)
     preferred = [name for name in _PREFERRED if name in metrics]
     asked = list(thresholds) or [Threshold(name, DEFAULT) for name in preferred]
     for threshold in asked:
@@ -194,7 +188,7 @@ def gate(
 def _between(
     history: pd.DataFrame | None, candidate: Side, devices: Collection[str], metrics: Collection[str]
 ) -> dict[str, dict[Machine, Between]]:
-    """What studies differ by, of each metric; a change that is to be found is not to count as such."""
+    """Variance between studies by metric. The candidate is excluded, because its change must not count as variance."""
     if history is None or "study_id" not in history or "study_id" not in candidate.frame:
         return {name: {} for name in metrics}
     earlier = history[~history["study_id"].isin(set(candidate.frame["study_id"].dropna()))]
@@ -202,7 +196,6 @@ def _between(
 
 
 def _keys(candidate: Side, baseline: Side, across_machines: bool) -> list[str]:
-    """The columns by which cells of both sides are the same."""
     frames = (candidate.frame, baseline.frame)
     names: Sequence[str] = OF_MODEL if candidate.model and baseline.model else ALIKE
     if all(set(names) <= set(frame.columns) for frame in frames):
@@ -220,13 +213,12 @@ def _marks(both: pd.DataFrame, keys: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _accelerators(both: pd.DataFrame) -> pd.Series[str]:
-    """What of its machine each row was computed on: a machine is told by its fingerprint, not by a profile."""
+    """Accelerator of each row. The fingerprint identifies the machine, not the profile."""
     profiles = both["device"] if PROFILE not in both else both[PROFILE].fillna(both["device"])
     return profiles.map({name: accelerator(str(name)) for name in profiles.dropna().unique()})
 
 
 def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> NDArray[np.int64]:
-    """Of each cell on each machine the row of the latest study, in the order of time."""
     marks = _marks(both, [*keys, "fingerprint"])
     started = both["started_at"].to_numpy(float, na_value=0.0) if "started_at" in both else np.zeros(len(both))
     newest: dict[tuple[str, ...], int] = {}
@@ -238,7 +230,6 @@ def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> ND
 def _matches(
     both: pd.DataFrame, new: NDArray[np.int64], old: NDArray[np.int64], keys: Sequence[str], across_machines: bool
 ) -> list[tuple[int, int | None]]:
-    """The cells of the baseline, each with that of the candidate."""
     marks, machines = _marks(both, keys), both["fingerprint"].astype("string").fillna("").tolist()
     here = {(marks[place], machines[place]): int(place) for place in new}
     anywhere = {marks[place]: int(place) for place in new}
@@ -268,13 +259,7 @@ def _judged(
     *,
     preferred: bool,
 ) -> list[dict[str, Any]]:
-    """A row for each cell and metric.
-
-    Parameters
-    ----------
-    preferred : bool
-        Of each cell only the first metric that can be compared.
-    """
+    """Judge each cell and metric; with ``preferred`` each cell only by its first comparable metric."""
     rows: list[dict[str, Any]] = []
     pairs = [(old, new) for old, new in matches if new is not None and trusted[new]]
     for old, new in matches:
@@ -286,7 +271,7 @@ def _judged(
     compared = {name: _uncertain(both, name, own) for name, own in compared.items()}
     sides = {name: tuple(np.array(own, np.int64).reshape(-1, 2).T) for name, own in compared.items()}
     ratios = {
-        name: between_studies.allowed_for(
+        name: between_studies.widened_between(
             Comparison(both, metrics[name]).ratios(tops, bottoms), both, tops, bottoms, between[name]
         )
         for name, (bottoms, tops) in sides.items()
@@ -303,7 +288,8 @@ def _judged(
                 "notices": _worse_by(notices[place], values[0], metric),
                 **dict(zip(("change", "ci_low", "ci_high"), _changes(ratios[name], place, values, name), strict=True)),
             }  # fmt: skip
-            verdict = _verdict(figures, bounds[name], metric)
+            outcome, reason = _outcome(figures, bounds[name], metric)
+            verdict: dict[str, Any] = {**figures, "outcome": outcome, "reason": reason}
             if baselines.differ(both, metric, [old], [new]).any():
                 verdict = _of_other_baselines(values, tuple(baselines.labels(both.iloc[[old, new]])), name)
             rows.append({**_about(both, old, new), "metric": name, "threshold": bounds[name], **verdict})
@@ -313,7 +299,7 @@ def _judged(
 def _preferred(
     both: pd.DataFrame, pairs: Sequence[tuple[int, int]], metrics: Mapping[str, Metric]
 ) -> dict[str, list[tuple[int, int]]]:
-    """The cells that are compared by each metric where nobody says by which: the first that both sides have."""
+    """Pair cells by the first default metric that both sides have."""
     left, compared = list(pairs), {}
     for name in (name for name in _PREFERRED if name in metrics):
         known = both[name].notna().to_numpy(bool)
@@ -326,20 +312,20 @@ def _preferred(
 
 
 def _uncertain(both: pd.DataFrame, metric: str, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The cells whose figure is not exact by definition on both sides."""
+    """Pairs without those that are exact by definition."""
     exact = significance.figures(both, metric).error == 0
     return [(old, new) for old, new in pairs if not (exact[old] and exact[new])]
 
 
 def _worse_by(log: float, value: float, metric: Metric) -> float:
-    """A logarithm as a change for the worse, as a share of the baseline's value."""
+    """Convert a logarithm to a loss as a share of the baseline."""
     if is_complement(metric.name):
         return float(np.expm1(log) * (1 - value) / abs(value)) if value else np.nan
     return float(-np.expm1(-log) if metric.better == "higher" else np.expm1(log))
 
 
 def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: str) -> tuple[float, float, float]:
-    """The change as a share of the baseline, with its interval."""
+    """Change as a share of the baseline, with its interval."""
     old, new = values
     plain = new / old - 1 if old else np.nan
     if not np.isfinite(ratios.error[place]) or is_complement(name):
@@ -348,14 +334,7 @@ def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: st
     return float(ratios.value[place]) - 1, low - 1, high - 1
 
 
-def _verdict(figures: dict[str, float], bound: float, metric: Metric) -> dict[str, Any]:
-    """What became of one number."""
-    outcome, reason = _outcome(figures, bound, metric)
-    return {**figures, "outcome": outcome, "reason": reason}
-
-
 def _outcome(figures: dict[str, float], bound: float, metric: Metric) -> tuple[str, str]:
-    """What a number's change means, and why."""
     change, p_value, notices = figures["change"], figures["p"], figures["notices"]
     if np.isnan(change):
         sides = " and ".join(side for side in ("baseline", "candidate") if np.isnan(figures[side]))
@@ -375,7 +354,7 @@ def _outcome(figures: dict[str, float], bound: float, metric: Metric) -> tuple[s
 
 
 def _of_other_baselines(values: tuple[float, float], over: tuple[str, ...], metric: str) -> dict[str, Any]:
-    """Ratios that refer to different lanes are different figures."""
+    """Refuse ratios to different baselines."""
     before, now = over
     reason = f"{metric} is over {before} in the baseline and over {now} in the candidate: these are different figures"
     nothing = dict.fromkeys(("change", "ci_low", "ci_high", "p", "notices"), np.nan)

@@ -1,4 +1,4 @@
-"""What a gate compares: a run, a model, a commit, or a file of results."""
+"""Sources of a gate: a run, a model, a commit, or a file of results."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from mlflow_ngraph.tables.columns import typed
 FORMS = "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study (NAME~1 is the one before the latest), or a file of results (.parquet, .csv, .json)"
 _ENDINGS = (".parquet", ".csv", ".json")
 _COMPARED = ("value", "metric", "cell", "verdict")
-"""Columns that tell a file of `compare` from the tidy table."""
+"""Columns of a file from `compare`, absent from the tidy table."""
 
 
 def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[], pd.DataFrame]) -> Side:
-    """The results that a text names.
+    """Load results by name.
 
     Parameters
     ----------
     tracking_uris : Sequence[str] | None
-        Servers to look at; MLflow's own default when left out.
+        Servers to search; MLflow's default when left out.
     everything : Callable[[], pd.DataFrame]
-        Gives all results of these servers; called only where nothing smaller will do.
+        Reads all results of the servers; called only as a last resort.
 
     Raises
     ------
@@ -52,12 +52,12 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
     named = study_names.find(frame, text)
     if named is None:
         raise UsageError(f"{text!r} names no results: write {FORMS}")
-    shown = text if text == named.study_id else f"{text} ({named.said})"
+    shown = text if text == named.study_id else f"{text} ({named.text})"
     return Side(shown, frame[frame["study_id"] == named.study_id].reset_index(drop=True))
 
 
 def before(candidate: Side, everything: pd.DataFrame) -> Side:
-    """The results of the study before the one that a candidate is, on the same machine.
+    """Results of the previous study on the candidate's machine.
 
     Raises
     ------
@@ -79,12 +79,12 @@ def before(candidate: Side, everything: pd.DataFrame) -> Side:
 
 
 def is_file(text: str) -> bool:
-    """Whether it names a file of results, which no server is asked for."""
+    """Tell if the text names a file of results."""
     return Path(text).suffix in _ENDINGS
 
 
 def of_file(path: Path) -> pd.DataFrame:
-    """The results in a file: the tidy table, or what ``compare`` wrote as JSON or Parquet.
+    """Read a file: the tidy table, or the JSON or Parquet output of ``compare``.
 
     Raises
     ------
@@ -110,11 +110,11 @@ def of_file(path: Path) -> pd.DataFrame:
 
 
 def _of_comparison(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
-    """Numbers of one metric with their cells, as the tidy table has them."""
+    """Convert the output of `compare` to rows of the tidy table."""
     if "relative_to" in frame and frame["relative_to"].notna().any():
         raise UsageError(f"{path} has ratios to {frame['relative_to'].dropna().iloc[0]}: compare without --relative-to")
     metric = str(frame["metric"].iloc[0]) if len(frame) else "throughput"
-    # What has its error from its reciprocal is written with that error, too.
+    # A metric with the error of its reciprocal is written with that error, too.
     source = reciprocal_of(metric)
     names = {
         "value": metric,
@@ -180,7 +180,6 @@ def _of_model(text: str, uri: str | None) -> pd.DataFrame:
 
 
 def _first(uris: Sequence[str] | None, ask: Callable[[str | None], pd.DataFrame]) -> pd.DataFrame:
-    """What the first server has that has it."""
     problem: TrackingError | None = None
     for uri in [None] if uris is None else uris:
         try:

@@ -1,4 +1,4 @@
-"""One cell over time and commits, with the points at which its level changed."""
+"""History of one cell with its change points."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import is_complement
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.verdicts import Verdict
 
 COLUMNS = ("started_at", "study_id", "study", "git_commit", "fingerprint", "verdict", "reason", "value", "ci_low", "ci_high",
            "unsteady", "level", "change")  # fmt: skip
-"""Columns of a history; ``unsteady`` is whether what disturbed the machine is in the value, ``change`` is that of the level where a new one begins, as a share of the level before."""
+"""Columns of a history. ``unsteady`` marks contaminated values; ``change`` is relative to the previous level, where a
+new one begins."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.DataFrame:
-    """What each study found of a cell, in the order of time.
+    """Collect the results of a cell, in order of time.
 
     Parameters
     ----------
     frame : pd.DataFrame
-        The tidy table, with every study that is meant.
+        The tidy table with all studies to include.
     cell : str
-        Its id, or ``LABEL/COMPILER/bBATCH``; see `cells.choose`. The newest study that has such a cell tells what it
-        is; others belong to it if they measured the same on the same machine, also where flags or their defaults have
-        changed.
-    metric : str
-        A metric of a cell.
+        Id, or ``LABEL/COMPILER/bBATCH``; see `cells.choose`. The newest study with such a cell defines it. Others match
+        on the same machine, even if flags or their defaults have changed.
 
     Returns
     -------
     pd.DataFrame
-        One row a study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``,
+        One row per study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``,
         ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``machines`` (others that
-        measured it too) and ``changes`` (how many changes of level there are).
+        measured the cell) and ``changes`` (number of changes of level).
 
     Raises
     ------
@@ -51,7 +50,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     UsageError
         No study has such a cell, or several fit; or the metric refers to several baselines.
     """
-    metrics = vocabulary.known(frame)
+    metrics = metrics_of(frame)
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     newest = _row(frame, cell)
@@ -82,7 +81,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A line of bars, from the smallest value to the largest; a blank where there is none."""
+    """Line of bars from the smallest to the largest value; blank for missing ones."""
     numbers = np.asarray(values, float)
     known = numbers[np.isfinite(numbers)]
     if not known.size:
@@ -101,7 +100,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _add_levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> int:
-    """Fill ``level`` and ``change``; how many changes there are."""
+    """Fill ``level`` and ``change``, and return the number of changes."""
     table["level"], table["change"] = np.nan, np.nan
     with np.errstate(invalid="ignore", divide="ignore"):
         whole = significance.figures(rows, metric)
@@ -119,7 +118,6 @@ def _add_levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> int:
 
 
 def _row(frame: pd.DataFrame, cell: str) -> pd.Series[Any]:
-    """The newest row of the cell that a person names."""
     matches = {(match.id, match.device): match for match in cells.choose([cell], cells.of_results(frame))}
     if len(matches) > 1:
         names = ", ".join(f"{match.full_address} on {match.device}" for match in list(matches.values())[:4])

@@ -1,8 +1,8 @@
-"""The study runs of a tracking server: which there are, what they are tagged with, and how to read one file of theirs.
+"""Study runs of tracking servers, with their tags and results tables.
 
-This is what a person waits for who compares results that this machine has read before. Hence a plain server and a SQLite
-file are asked directly, without importing MLflow, which takes longer than the answer. Everything else is asked for with
-MLflow's own client: it knows whose runs somebody sees, such as those of a workspace.
+Speed matters here: users wait for it before cached results can be shown. Plain servers and SQLite files are queried
+directly, because importing MLflow takes longer than the answer. All others go through MLflow's client, which knows
+about permissions and workspaces.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ if TYPE_CHECKING:
 
 GIT_COMMIT = "mlflow.source.git.commit"
 PARALLEL = 8
-"""Files that are read at once."""
+"""Files read concurrently."""
 _TIMEOUT = 30.0
 _PAGE = 1000
 _RUNS_AT_ONCE = 10_000
-"""MLflow looks at a database anew for every page."""
+"""Page size. MLflow repeats the database query for each page."""
 _ASKED_AT_ONCE = 100
-"""Runs that a server is asked for at a time; it refuses more."""
+"""Most runs in one request; servers refuse more."""
 _IN_EVERY_LANE = "cells_total"
-"""A metric that each lane run has. Whole runs would be slow to read."""
+"""A metric of every lane run. Reading whole runs would be slow."""
 _HISTORIES = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
+_STUDIES = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
 _LANES = f"tags.`{Tag.KIND}` = '{Kind.LANE}'"
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A study run that is not deleted and that no other run took over."""
+class ListedRun:
+    """A study run that is neither deleted nor taken over by another one."""
 
     run_id: str
     experiment: str
@@ -54,18 +55,12 @@ class Listed:
 
     @property
     def digest(self) -> str:
-        """sha256 of its results table; empty where the run does not say."""
+        """sha256 of the results table; empty if not recorded."""
         return self.tags.get(Tag.RESULTS_SHA256, "")
 
 
 class Server:
-    """One tracking server as a source of study runs.
-
-    Parameters
-    ----------
-    tracking_uri : str | None
-        Where to read; MLflow's own default when left out.
-    """
+    """A tracking server as a source of study runs; MLflow's default when left out."""
 
     def __init__(self, tracking_uri: str | None = None) -> None:
         self.uri = connection.resolve_uri(tracking_uri)
@@ -74,30 +69,18 @@ class Server:
 
     @property
     def name(self) -> str:
-        """The address without passwords."""
+        """Address without passwords."""
         return addresses.shown(self.uri)
 
     @property
     def client(self) -> MlflowClient:
-        """MlflowClient of a server that answered.
-
-        Raises
-        ------
-        TrackingError
-            Nothing answers.
-        """
+        """MlflowClient of a server that has answered."""
         if self._client is None:
             self._client = connection.reach(self.uri)
         return self._client
 
-    def study_runs(self) -> list[Listed]:
-        """All study runs of all experiments, in no order.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
-        """
+    def study_runs(self) -> list[ListedRun]:
+        """All study runs of all experiments, unordered."""
         runs = self._from_file()
         if runs is None:
             runs = self._from_rest()
@@ -106,15 +89,16 @@ class Server:
         return [run for run in runs if Tag.RESUMED_BY not in run.tags]
 
     def experiments(self) -> list[str]:
-        """The names of all experiments that are not deleted."""
+        """Names of all experiments that are not deleted."""
         with self.talking():
-            experiments: list[Experiment] = connection.every(
-                lambda token: self.client.search_experiments(page_token=token)
-            )
-        return [experiment.name for experiment in experiments]
+            return [experiment.name for experiment in self._experiments()]
 
-    def study_run(self, run_id: str) -> Listed:
-        """The study run of this id, or the one that this run is a lane of.
+    def _experiments(self) -> list[Experiment]:
+        found: list[Experiment] = connection.every(lambda token: self.client.search_experiments(page_token=token))
+        return found
+
+    def study_run(self, run_id: str) -> ListedRun:
+        """Find a study run by its id or by the id of a lane run.
 
         Raises
         ------
@@ -125,8 +109,8 @@ class Server:
             run = study_run(self.client, run_id)
             return _of_client(run, self.client.get_experiment(run.info.experiment_id).name)
 
-    def quick_results(self, run: Listed) -> bytes | None:
-        """The content of the results table of a run, or None if it is not to be had without MLflow's client."""
+    def results_without_mlflow(self, run: ListedRun) -> bytes | None:
+        """Read a results table without MLflow's client; None if that is impossible."""
         if run.digest:
             for read in (_local, self._proxied):
                 content = read(run.artifact_uri)
@@ -134,36 +118,24 @@ class Server:
                     return content
         return None
 
-    def results(self, run: Listed) -> bytes | None:
-        """The content of the results table of a run; None when the study has not got as far as writing one.
+    def results(self, run: ListedRun) -> bytes | None:
+        """Read a results table; None before the study has written one.
 
-        To be called within `talking`, as is `again`.
+        Call it within `talking`, and `reload` as well.
         """
         with tempfile.TemporaryDirectory() as directory:
             if Artifact.RESULTS not in {file.path for file in self.client.list_artifacts(run.run_id)}:
                 return None
             return Path(self.client.download_artifacts(run.run_id, Artifact.RESULTS, directory)).read_bytes()
 
-    def again(self, run: Listed) -> Listed:
-        """The run as it is now."""
+    def reload(self, run: ListedRun) -> ListedRun:
+        """Reload a run."""
         return _of_client(self.client.get_run(run.run_id), run.experiment)
 
     def deleted(self, lane_runs: Collection[str], experiment_ids: Collection[str]) -> frozenset[str]:
-        """Those of some lane runs that somebody has put into MLflow's trash, or that ``mlflow gc`` has removed from it.
+        """Lane runs in MLflow's trash, or removed by ``mlflow gc``.
 
-        What another run of the same lane takes the place of is none of them: the table of its study is about to name that one.
-
-        Parameters
-        ----------
-        lane_runs : Collection[str]
-            Their ids.
-        experiment_ids : Collection[str]
-            Where they are.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
+        A run replaced by another one of its lane is not included. Its study's table is about to name the new one.
         """
         path = sqlite_file.of(self.uri)
         if path is not None:
@@ -173,26 +145,26 @@ class Server:
             from requests import RequestException
 
             with suppress(RequestException, ValueError, KeyError):
-                return self._deleted(lane_runs, self._trash_by_rest(experiment_ids), self._told_by_rest)
+                return self._deleted(lane_runs, self._trash_by_rest(experiment_ids), self._existing_by_rest)
         with self.talking():
-            told = self._told_by_client if connection.is_server(self.uri) else self._told_by_database
-            return self._deleted(lane_runs, self._trash_by_client(experiment_ids), told)
+            existing = self._existing_by_client if connection.is_server(self.uri) else self._existing_by_database
+            return self._deleted(lane_runs, self._trash_by_client(experiment_ids), existing)
 
     def _deleted(
-        self, lane_runs: Collection[str], trash: Sequence[Listed], told: Callable[[Sequence[str]], list[str]]
+        self, lane_runs: Collection[str], trash: Sequence[ListedRun], existing: Callable[[Sequence[str]], list[str]]
     ) -> frozenset[str]:
         gone = {run.run_id for run in trash if Tag.RESUMED_BY not in run.tags}.intersection(lane_runs)
         asked = sorted({*lane_runs} - {run.run_id for run in trash})
         parts = [asked[start : start + _ASKED_AT_ONCE] for start in range(0, len(asked), _ASKED_AT_ONCE)]
         with ThreadPoolExecutor(PARALLEL) as pool:
-            there = {run_id for found in pool.map(told, parts) for run_id in found}
+            there = {run_id for found in pool.map(existing, parts) for run_id in found}
         return frozenset(gone | {run_id for run_id in asked if run_id not in there and self._is_deleted(run_id)})
 
-    def _trash_by_rest(self, experiment_ids: Collection[str]) -> list[Listed]:
+    def _trash_by_rest(self, experiment_ids: Collection[str]) -> list[ListedRun]:
         asked = {"experiment_ids": [*experiment_ids], "filter": _LANES, "run_view_type": "DELETED_ONLY"}
         return [_of_json(run, dict.fromkeys(experiment_ids, "")) for run in self._search("runs", asked)]
 
-    def _trash_by_client(self, experiment_ids: Collection[str]) -> list[Listed]:
+    def _trash_by_client(self, experiment_ids: Collection[str]) -> list[ListedRun]:
         from mlflow.entities import ViewType
 
         ids, stage = [*experiment_ids], ViewType.DELETED_ONLY
@@ -201,13 +173,13 @@ class Server:
         )
         return [_of_client(run, "") for run in runs]
 
-    def _told_by_rest(self, lane_runs: Sequence[str]) -> list[str]:
-        """Those that are there, if the server tells of so many at a time."""
+    def _existing_by_rest(self, lane_runs: Sequence[str]) -> list[str]:
+        """Existing runs by REST, if the server accepts so many ids."""
         asked = {"run_id": lane_runs, "metric_key": _IN_EVERY_LANE}
         answer = self._http().get(self._base + _HISTORIES, params=asked, timeout=_TIMEOUT)
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.ok else []
 
-    def _told_by_client(self, lane_runs: Sequence[str]) -> list[str]:
+    def _existing_by_client(self, lane_runs: Sequence[str]) -> list[str]:
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request
 
@@ -216,7 +188,7 @@ class Server:
         answer: Any = http_request(creds, _HISTORIES, "GET", raise_on_status=False, params=asked)
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.status_code == 200 else []
 
-    def _told_by_database(self, lane_runs: Sequence[str]) -> list[str]:
+    def _existing_by_database(self, lane_runs: Sequence[str]) -> list[str]:
         from mlflow.tracking._tracking_service.utils import _get_store
 
         points = _get_store(self.uri).get_metric_history_bulk([*lane_runs], _IN_EVERY_LANE, _RUNS_AT_ONCE)
@@ -226,25 +198,24 @@ class Server:
         with self.talking():
             return connection.is_deleted(self.client, run_id)
 
-    def _from_file(self) -> list[Listed] | None:
+    def _from_file(self) -> list[ListedRun] | None:
         path = sqlite_file.of(self.uri)
         with suppress(sqlite3.Error):
-            return None if path is None else [Listed(**vars(row)) for row in sqlite_file.study_runs(path)]
+            return None if path is None else [ListedRun(**vars(row)) for row in sqlite_file.study_runs(path)]
         return None
 
-    def _from_rest(self) -> list[Listed] | None:
+    def _from_rest(self) -> list[ListedRun] | None:
         if not plain_http.speaks(self.uri):
             return None
         from requests import RequestException
 
         with suppress(RequestException, ValueError, KeyError):
             names = {experiment["experiment_id"]: experiment["name"] for experiment in self._search("experiments", {})}
-            asked = {"experiment_ids": list(names), "filter": f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"}
+            asked = {"experiment_ids": list(names), "filter": _STUDIES}
             return [_of_json(run, names) for run in (self._search("runs", asked) if names else ())]
         return None
 
     def _search(self, what: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
-        """All pages of a search."""
         entries: list[dict[str, Any]] = []
         token = None
         while True:
@@ -258,7 +229,6 @@ class Server:
                 return entries
 
     def _proxied(self, artifact_uri: str) -> bytes | None:
-        """The table through the server's own artifact service."""
         address = plain_http.artifact_address(self.uri, f"{artifact_uri}/{Artifact.RESULTS}")
         if address is None:
             return None
@@ -279,59 +249,40 @@ class Server:
             self._session = plain_http.session(PARALLEL)
         return self._session
 
-    def _from_client(self) -> list[Listed]:
+    def _from_client(self) -> list[ListedRun]:
         with self.talking():
-            experiments: list[Experiment] = connection.every(
-                lambda token: self.client.search_experiments(page_token=token)
-            )
-            names = {experiment.experiment_id: experiment.name for experiment in experiments}
-            query = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
+            names = {experiment.experiment_id: experiment.name for experiment in self._experiments()}
             runs: list[Run] = connection.every(
-                lambda token: self.client.search_runs(list(names), query, max_results=_RUNS_AT_ONCE, page_token=token)
+                lambda token: self.client.search_runs(
+                    list(names), _STUDIES, max_results=_RUNS_AT_ONCE, page_token=token
+                )
             )
         return [_of_client(run, names[run.info.experiment_id]) for run in runs]
 
     def talking(self) -> AbstractContextManager[None]:
-        """What requests by way of MLflow's client stand in: their failures are one line.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
-        """
+        """Context for MLflow's client that turns failures into a `TrackingError` of one line."""
         self._client = self._client or connection.reach(self.uri)
         return connection.talking(self.uri, "read results", connection.RECORDING)
 
 
 @dataclass(frozen=True)
-class Found:
-    """The study runs of one or several tracking servers."""
+class FoundRuns:
+    """Study runs of one or several tracking servers."""
 
     servers: tuple[Server, ...]
-    runs: dict[str, list[Listed]]
-    """By the address of the server."""
+    runs: dict[str, list[ListedRun]]
+    """Runs by the address of the server."""
     complete: bool
-    """Whether these are all that there are."""
+    """True if no run was filtered out."""
     notes: list[str] = field(default_factory=list)
-    """What a reader of results should know, such as runs that were left out; grows while results are read."""
+    """Remarks for readers, such as runs left out. Reading results adds more."""
     lanes: dict[str, list[str]] = field(default_factory=dict)
-    """The lane runs that results are of, by the name of the server; known once results are read."""
+    """Lane runs of the results, by server name; filled when results are read."""
     withdrawn: dict[str, list[str]] = field(default_factory=dict)
-    """Those of them that are deleted."""
+    """Deleted lane runs among them."""
 
     def deleted(self, lanes: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
-        """Which lane runs are deleted, by the name of the server.
-
-        Parameters
-        ----------
-        lanes : Mapping[str, Collection[str]]
-            The runs in question, by the name of the server.
-
-        Raises
-        ------
-        TrackingError
-            A server cannot be reached.
-        """
+        """Find the deleted ones among lane runs; both are by server name."""
         return {
             server.name: sorted(server.deleted(asked, {run.experiment_id for run in self.runs[server.uri]}))
             for server in self.servers
@@ -341,17 +292,17 @@ class Found:
 
 def find(
     tracking_uri: str | Sequence[str] | None = None, experiments: Sequence[str] | None = None, run: str | None = None
-) -> Found:
-    """The study runs that are meant.
+) -> FoundRuns:
+    """Find study runs.
 
     Parameters
     ----------
     tracking_uri : str | Sequence[str] | None
-        One server or several; MLflow's own default when left out.
+        One server or several; MLflow's default when left out.
     experiments : Sequence[str] | None
-        Names; all of them when left out.
+        Names; all when left out.
     run : str | None
-        The id of a study run, or of one of its lane runs, that is meant alone.
+        Id of a study run or lane run to read alone.
 
     Raises
     ------
@@ -363,21 +314,21 @@ def find(
     uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
     servers = tuple(Server(uri) for uri in uris)
     if run is not None:
-        return Found(servers, {server.uri: [server.study_run(run)] for server in servers}, complete=False)
+        return FoundRuns(servers, {server.uri: [server.study_run(run)] for server in servers}, complete=False)
     by_server = {server.uri: server.study_runs() for server in servers}
     if experiments is None:
-        return Found(servers, by_server, complete=True)
+        return FoundRuns(servers, by_server, complete=True)
     missing = set(experiments) - {listed.experiment for runs in by_server.values() for listed in runs}
     if missing:
         known = {name for server in servers for name in server.experiments()}
         for name in sorted(missing - known):
             raise UnknownNameError("experiment", name, known)
     kept = {uri: [listed for listed in runs if listed.experiment in experiments] for uri, runs in by_server.items()}
-    return Found(servers, kept, complete=False)
+    return FoundRuns(servers, kept, complete=False)
 
 
 def study_run(client: MlflowClient, run_id: str) -> Run:
-    """The study run of this id, or the one that this run is a lane of.
+    """Find a study run by its id or by the id of a lane run.
 
     Raises
     ------
@@ -390,7 +341,6 @@ def study_run(client: MlflowClient, run_id: str) -> Run:
 
 
 def _local(artifact_uri: str) -> bytes | None:
-    """The table of a run whose artifacts lie on this machine."""
     parts = urlsplit(artifact_uri)
     if parts.scheme not in ("", "file") or parts.netloc:
         return None
@@ -399,13 +349,13 @@ def _local(artifact_uri: str) -> bytes | None:
     return None
 
 
-def _of_json(run: dict[str, Any], names: dict[str, str]) -> Listed:
+def _of_json(run: dict[str, Any], names: dict[str, str]) -> ListedRun:
     info = run["info"]
     tags = {tag["key"]: tag.get("value", "") for tag in run["data"].get("tags", ())}
     experiment_id = info["experiment_id"]
-    return Listed(info["run_id"], names[experiment_id], experiment_id, info["artifact_uri"], tags)
+    return ListedRun(info["run_id"], names[experiment_id], experiment_id, info["artifact_uri"], tags)
 
 
-def _of_client(run: Run, experiment: str) -> Listed:
+def _of_client(run: Run, experiment: str) -> ListedRun:
     info = run.info
-    return Listed(info.run_id, experiment, info.experiment_id, info.artifact_uri, dict(run.data.tags))
+    return ListedRun(info.run_id, experiment, info.experiment_id, info.artifact_uri, dict(run.data.tags))

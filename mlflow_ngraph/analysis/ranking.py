@@ -1,4 +1,4 @@
-"""Measured engines in the order of an objective, from the tidy table of results."""
+"""Ranking of measured engines by an objective."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "peak_memory_mb", "speedup")
-"""What is told of an engine beside the objective."""
+"""Figures shown besides the objective."""
 _IDENTITY = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "compiler", "compiler_label", "precision",
     "precision_in_force", "batch", "mode", "threads", "verdict", "reason", "cell", "model_id", "started_at", "finished_at",
@@ -29,16 +29,15 @@ _IDENTITY = (
 
 @dataclass(frozen=True)
 class EngineQuestion:
-    """What one wants."""
+    """Objective and limits for choosing an engine."""
 
     objective: str = "throughput"
-    """A key of `OBJECTIVES`, or the name of a metric of which high or low is better."""
+    """Key of `OBJECTIVES`, or a metric with a better direction."""
     limits: tuple[Limit, ...] = ()
-    """What a cell has to keep."""
 
     @property
     def metric(self) -> str:
-        """The name of the metric.
+        """Name of the metric.
 
         Raises
         ------
@@ -51,11 +50,10 @@ class EngineQuestion:
 
     @property
     def ascending(self) -> bool:
-        """Whether low is better."""
         return CELL_METRICS[self.metric].better == "lower"
 
     def columns(self) -> list[str]:
-        """The columns of the tidy table that are looked at, here and by filters."""
+        """Needed columns of the tidy table, including those of filters."""
         from mlflow_ngraph.analysis.selection import FILTER_COLUMNS
 
         metrics = [self.metric, *FIGURES, *(limit.metric for limit in self.limits)]
@@ -65,31 +63,30 @@ class EngineQuestion:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine at a batch size, with what was measured."""
+    """An engine at a batch size, with its measurement."""
 
     row: Mapping[str, Any]
-    """The cell's row of the tidy table, with None where there is nothing."""
+    """Row of the tidy table, with None for missing values."""
     metric: str
-    """The objective."""
+    """Metric of the objective."""
 
     @property
     def model_id(self) -> str:
-        """The LoggedModel."""
         return str(self.row["model_id"])
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for people."""
         row = self.row
         return f"{row['label']} by {row['compiler_label']}, {row['precision']}, batch {row['batch']}"
 
     @property
     def value(self) -> float:
-        """The figure of the objective."""
+        """Figure of the objective."""
         return float(self.row[self.metric])
 
     def figure(self, metric: str) -> tuple[float, float | None, float | None] | None:
-        """A figure and the ends of its interval, as far as it has one; None where it was not measured."""
+        """A figure with the ends of its interval; None where it was not measured."""
         value = self.row.get(metric)
         if value is None:
             return None
@@ -98,20 +95,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The cells that count, best first."""
+    """Eligible cells, best first."""
 
     candidates: tuple[Candidate, ...]
     left_out: Mapping[str, int]
-    """Cells that do not count, by why."""
+    """Number of excluded cells by reason."""
     unsure: tuple[Mapping[str, Any], ...]
-    """The rows of those of them that keep all bounds, and could be better than they look."""
+    """Excluded rows that keep all bounds and could be better than they look."""
     rivals: tuple[Rival, ...]
-    """The cells that could beat the first candidate."""
+    """Cells that could beat the first candidate."""
     tied: tuple[str, ...]
-    """The candidates that cannot be told from the first one, by their cells."""
+    """Cells of candidates that are not significantly different from the first one."""
 
     def rivals_of(self, place: int) -> tuple[Rival, ...]:
-        """The cells that could beat a candidate and stand behind the others that are before it."""
+        """Cells that could beat a candidate, without those ranked before it."""
         if place == 0:
             return self.rivals
         return _rivals(
@@ -119,7 +116,7 @@ class Ranking:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain values for JSON."""
         return {
             "metric": self.candidates[0].metric,
             "rows": [dict(candidate.row) for candidate in self.candidates],
@@ -131,7 +128,7 @@ class Ranking:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Ranking:
-        """From what `to_plain` gave."""
+        """Inverse of `to_plain`."""
         metric = str(content["metric"])
         rivals = tuple(Rival(**rival) for rival in content["rivals"])
         candidates = tuple(Candidate(row, metric) for row in content["rows"])
@@ -140,12 +137,12 @@ class Ranking:
 
 
 def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
-    """The cells that count, best first. Where figures are equal the newer one comes first.
+    """Rank the eligible cells, best first; among equals the newest first.
 
     Parameters
     ----------
     frame : pd.DataFrame
-        The cells that may be taken, of one model; of each the newest result counts.
+        Candidate cells of one model; the newest result of each counts.
 
     Raises
     ------
@@ -187,7 +184,7 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
         ascending=[True, question.ascending, False, True, True],
         kind="stable",
     )["place"].to_numpy(int)  # fmt: skip
-    unsure = np.flatnonzero(compared.doubtful & (within | compared.untried))
+    unsure = np.flatnonzero(compared.unranked & (within | compared.skipped))
     candidates = tuple(Candidate(row, question.metric) for row in _plain(newest.iloc[ordered]))
     could = rivals_of(compared, lead, np.concatenate([ordered, unsure]))
     tied = tuple(newest["cell"].iloc[ordered[compared.tied(lead, ordered)]].astype(str))
@@ -195,7 +192,6 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
 
 
 def _rivals(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[Rival, ...]:
-    """The cells that could beat the first one."""
     import pandas as pd
 
     from mlflow_ngraph.analysis.comparison import Comparison
@@ -211,7 +207,6 @@ def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _nothing(measured: pd.DataFrame, question: EngineQuestion, left_out: Mapping[str, int]) -> str:
-    """Why no cell counts."""
     counted = ", ".join(f"{count} {why}" for why, count in left_out.items())
     if measured.empty:
         return f"no cell that fits is ok and has an engine: {counted or 'there is none'}"

@@ -1,4 +1,4 @@
-"""What to run: the best cell for an objective under limits, per workload and device or for a whole fleet of devices."""
+"""Recommendation: the best cell for an objective under limits, per device or for a whole fleet."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import METRICS, Metric, is_complement, with_estimates
 from mlflow_ngraph.objectives import OBJECTIVES, Limit
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
 _AT_RATE = "latency-at-rate"
-"""The objective that asks for a rate."""
+"""Objective that needs a rate."""
 Floats = NDArray[np.float64]
 
 COLUMNS = (
@@ -48,11 +49,11 @@ def recommend(
     selection: Selection | None = None,
     **filters: Sequence[Any] | None,
 ) -> pd.DataFrame:
-    """The best cell for each workload and device, what is as good, and what everything else costs.
+    """Recommend a cell for each workload and device, with ties and losses.
 
-    Of a cell that was measured several times the latest study counts. Only ``ok`` cells are recommended, and none where
-    another one could be better by more than `objectives.AS_GOOD`, for all that can be told. Limits are compared with the
-    numbers as they were measured, not with the ends of their intervals.
+    The latest study of each cell counts. Only ``ok`` cells are recommended. There is no recommendation where another
+    cell could be better by more than `objectives.AS_GOOD`. Limits apply to measured numbers, not to the ends of their
+    intervals.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ def recommend(
     objective : str
         A key of `OBJECTIVES`, ``latency-at-rate``, or a metric.
     limits : Sequence[Limit]
-        What a cell has to keep.
+        Limits on metrics.
     fleet : Fleet | None
         One choice (compiler with flags, precision, mode, batch size) for all devices of each workload: ``maximin``
         makes the worst relative performance of a device as good as possible, ``geomean`` the geometric mean over
@@ -69,25 +70,24 @@ def recommend(
     front : Sequence[str]
         Metrics or keys of `OBJECTIVES` whose Pareto front is marked.
     selection, **filters : Selection | None, Sequence[Any] | None
-        Which cells are meant; ``filters`` are the fields of a `Selection` by name.
+        Cells to consider; ``filters`` are the fields of a `Selection` by name.
 
     Returns
     -------
     pd.DataFrame
-        One row a cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
-        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs["nothing"]`` has the workloads and
-        devices for which nothing keeps all limits, with the reasons, ``attrs["answers"]`` the sentence for each other one, and
-        ``attrs["undecided"]`` those of them for which nothing is ``best`` because of ``rivals`` that could beat it; ``attrs["between_studies"]`` what another study changes on the
-        machines of which that can be told; ``attrs`` also says ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``,
-        ``better``, ``limits``, ``fleet`` and ``front``.
+        One row per cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
+        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs`` has: ``answers`` (a sentence for each
+        workload and device), ``undecided`` (those without a ``best``, with their ``rivals``), ``nothing`` (workloads
+        and devices without a candidate, with reasons), ``between_studies`` (variance between studies of a machine),
+        ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``, ``better``, ``limits``, ``fleet`` and ``front``.
 
     Raises
     ------
     UnknownNameError
         There is no such objective or metric, or a filter names what the table does not have.
     UsageError
-        Neither high nor low is better; no cell has the metric; a metric refers to several baselines; or no cell fits all
-        filters.
+        Neither high nor low is better; no cell has the metric; a metric refers to several baselines; or no cell fits
+        all filters.
     """
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
     asked = replace(selection or Selection(), **given)
@@ -107,7 +107,7 @@ def recommend(
     timed = metric in METRICS and METRICS[metric].by_round
     between = between_studies.of_machines(frame, set(chosen["device"])) if timed else {}
     kept = np.logical_and.reduce([np.ones(len(chosen), bool), *(limit.kept(chosen) for limit in limits)])
-    noisy = compared.doubtful & (kept | compared.untried)
+    noisy = compared.unranked & (kept | compared.skipped)
     if fleet is None:
         found = list(decision.answers(compared, fitting | noisy))
         answers = [answer for answer, _ in found]
@@ -140,12 +140,10 @@ def recommend(
 
 
 def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Metrics of the table, with that of `serving_rates`."""
-    return {**vocabulary.known(frame), **({AT_RATE: AT_RATE_METRIC} if AT_RATE in frame.columns else {})}
+    return {**metrics_of(frame), **({AT_RATE: AT_RATE_METRIC} if AT_RATE in frame.columns else {})}
 
 
 def _columns(metrics: Sequence[str]) -> set[str]:
-    """The columns of the tidy table that are looked at."""
     return {
         *COLUMNS,
         *rivals.needed(metrics[0]),
@@ -179,7 +177,7 @@ def _check_measured(chosen: pd.DataFrame, metric: str) -> None:
 
 
 def _fitting(compared: Comparison, limits: Sequence[Limit]) -> tuple[NDArray[np.bool_], list[tuple[str, ...]]]:
-    """Which cells are candidates, and of each cell what speaks against it."""
+    """Mark the candidates, and give each excluded cell's reason."""
     chosen, metric = compared.frame, compared.metric.name
     ok = (chosen["verdict"] == str(Verdict.OK)).to_numpy(bool)
     has, ranks = chosen[metric].notna().to_numpy(bool), compared.ranks
@@ -199,7 +197,7 @@ def _fitting(compared: Comparison, limits: Sequence[Limit]) -> tuple[NDArray[np.
 def _per_device(
     compared: Comparison, groups: Sequence[NDArray[np.int_]], between: Mapping[Machine, Between]
 ) -> pd.DataFrame:
-    """Candidates with rank, ties and losses, within each workload and device, and which may lead in another study."""
+    """Rank candidates within each workload and device, with ties, losses, and possible leaders of another study."""
     parts = []
     for places in groups:
         first = np.arange(len(places)) == 0
@@ -220,7 +218,7 @@ def _per_device(
 
 
 def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats]:
-    """How much worse than the best, as a share of it; the best itself loses nothing."""
+    """Loss relative to the best, as a share; zero for the best."""
     with np.errstate(divide="ignore", invalid="ignore"):
         plain = values / values[0]
     tested = np.isfinite(ratios.error) & (not is_complement(metric.name))
@@ -232,14 +230,14 @@ def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats
 
 
 def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
-    """Which rows no other row beats: is as good in everything and better in something. Rows with NaN are not on it.
+    """Mark rows on the Pareto front. Rows with NaN are not on it.
 
     Parameters
     ----------
     values : Floats
-        One row a candidate, one column a metric.
+        One row per candidate, one column per metric.
     lower : Sequence[bool]
-        Of each metric whether lower is better.
+        Metrics for which lower is better.
     """
     known = ~np.isnan(values).any(axis=1)
     turned = np.where(np.array(lower, bool), values, -values)
@@ -254,7 +252,6 @@ def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
 def _described(
     ranked: pd.DataFrame, candidates: pd.DataFrame, metric: str, shown: Sequence[str], metrics: Mapping[str, Metric]
 ) -> pd.DataFrame:
-    """The ranked candidates with everything that is told about them."""
     table = candidates.iloc[ranked["place"].to_numpy(int)].reset_index(drop=True)
     for name in ranked.columns.drop("place"):
         table[name] = ranked[name].to_numpy()
@@ -284,7 +281,7 @@ def _described(
 def _nothing(
     chosen: pd.DataFrame, table: pd.DataFrame, why: Sequence[tuple[str, ...]], fleet: Fleet | None
 ) -> list[dict[str, Any]]:
-    """Workloads and devices without a choice, and how often which reason spoke against a cell."""
+    """Workloads and devices without a choice, with the number of cells by reason."""
     known = set(zip(table["workload"], table["device"], strict=True))
     missing = []
     for inside in chosen.groupby(["workload", "device"], sort=False).indices.values():

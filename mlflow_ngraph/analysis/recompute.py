@@ -1,4 +1,4 @@
-"""Every figure of a recorded study again, from its raw samples: what a tracking server says must follow from them."""
+"""Recompute every figure of a recorded study from its raw samples."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ NEEDED = (Artifact.JOURNAL, Artifact.SAMPLES, Artifact.RESULTS)
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What became of the figures of a study run."""
+    """Result of a recomputation."""
 
     study_id: str
     run_id: str
     cells: int
     figures: int
-    """Numbers that were compared."""
+    """Number of compared figures."""
     samples: int
-    """Repetitions that they come from."""
+    """Number of raw samples."""
     differences: pd.DataFrame
-    """One row a figure that differs in a single bit: ``cell``, ``figure``, ``stored``, ``recomputed``."""
+    """Figures that differ in any bit: ``cell``, ``figure``, ``stored``, ``recomputed``."""
 
 
 def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
-    """Derive the metrics of a study run from its stored samples, and compare them with the stored ones.
+    """Derive the metrics of a study run from its raw samples, and compare them with the stored ones.
 
     Parameters
     ----------
     run : str
-        The id of a study run, or of one of its lane runs; or a study, as `study_names.run_of` takes it.
+        Id of a study run or lane run; or a study, as `study_names.run_of` takes it.
 
     Raises
     ------
     TrackingError
-        The server cannot be reached, or the run lacks what is needed, or its files are not those that a study wrote: a line of
-        the journal does not check, or the table is not the one that the run's tags speak of.
+        The server cannot be reached, or the run lacks what is needed, or its files are not those that a study wrote: a
+        line of the journal does not check, or the table is not the one that the run's tags speak of.
     """
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
@@ -65,24 +65,19 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
 
 
 def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
-    """Download journal, samples and results of a study run, and its rates where it has some.
+    """Download journal, samples and results of a study run, with its rates if any.
 
     Parameters
     ----------
     run : str
-        The id of a study run, or of one of its lane runs; or a study, as `study_names.run_of` takes it.
+        Id of a study run or lane run; or a study, as `study_names.run_of` takes it.
     target : Path
-        The directory to download to.
+        Directory for the files.
 
     Returns
     -------
     str
         The id of the study run.
-
-    Raises
-    ------
-    TrackingError
-        As in `recompute`, for the table of results.
     """
     uri = connection.resolve_uri(tracking_uri)
     client = connection.reach(uri)
@@ -104,7 +99,7 @@ def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
 
 
 def table(run_id: str, path: Path) -> pd.DataFrame:
-    """A table that was recorded; an empty one of rates where none were measured.
+    """Read a recorded table; an empty one of rates where none were measured.
 
     Parameters
     ----------
@@ -152,7 +147,6 @@ def _compare(
 
 
 def _sample_differences(record: StudyRecord, taken: pd.DataFrame) -> list[dict[str, object]]:
-    """Cells whose samples in the table are not those of the journal."""
     stored, journalled = (
         frame.groupby("cell")["duration_ns"].agg(list).to_dict() for frame in (taken, samples.from_record(record))
     )

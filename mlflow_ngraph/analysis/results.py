@@ -1,4 +1,4 @@
-"""The tidy table, read back from tracking servers: one row a cell."""
+"""Load the tidy table from tracking servers: one row per cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from mlflow_ngraph.analysis import listing, table_cache
-from mlflow_ngraph.analysis.listing import Found, Listed
+from mlflow_ngraph.analysis.listing import FoundRuns, ListedRun
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.metrics import RUN_COLUMNS, TABLE
@@ -22,11 +22,11 @@ from mlflow_ngraph.text import counted
 from mlflow_ngraph.tracking.schema import Tag
 
 LANE_RUN = "lane_run_id"
-"""The column with the run that a row's figures are those of."""
+"""Column with the lane run of a row."""
 _NEEDED = (LANE_RUN, *distinct.NEEDED, *FILTER_COLUMNS)
-"""Columns that names and filters look at."""
+"""Columns needed for names and filters."""
 _NAMED = 3
-"""Experiments that a sentence names."""
+"""Most experiments named in a sentence."""
 _log = logging.getLogger(__name__)
 _PANDAS = {pa.large_string(): pd.StringDtype(), pa.int64(): pd.Int64Dtype()}
 
@@ -51,27 +51,25 @@ def load(
     columns: Sequence[str] | None = None,
     cache: bool = True,
 ) -> pd.DataFrame:
-    """Read the results of all studies from one or several tracking servers: one row a cell.
+    """Load the results of all studies from one or several tracking servers: one row per cell.
 
-    Every study has its own rows, also where it measured the same as another; `compare.latest` keeps the newest. A
-    study run that another one took over is left out: the other has its cells. A study that several of the servers
-    have counts once.
+    Every study keeps its rows; `compare.latest` selects the newest ones. Study runs that another run took over are left
+    out. A study on several servers counts once.
 
     Parameters
     ----------
     tracking_uri : str | Sequence[str] | None
-        Where to read; MLflow's own default when left out.
+        Servers to read; MLflow's default when left out.
     experiments : Sequence[str] | None
-        Names of experiments; all of them when left out.
+        Names of experiments; all when left out.
     devices, workloads, families, compilers, precisions, batch_sizes, studies, git_commits, baselines, tags, since, until : Sequence[str] | None, Sequence[int] | None, Mapping[str, str] | None, datetime | str | None
         Keep what fits all of them; see `selection.Selection`.
     run : str | None
-        The id of a study run, or of one of its lane runs, to read alone.
+        Id of a study run or lane run to read alone.
     columns : Sequence[str] | None
-        Read only these; all of docs/reference/results.md and whatever else there is when left out.
+        Columns to read; all when left out (docs/reference/results.md).
     cache : bool
-        Whether to keep tables on this machine and use those that are there. A table that was recorded again or deleted
-        since is noticed either way.
+        Keep tables on this machine and reuse them. Tables recorded again or deleted are noticed either way.
 
     Raises
     ------
@@ -115,19 +113,19 @@ def select(
     run: str | None = None,
     columns: Sequence[str] | None = None,
     cache: bool = True,
-    found: Found | None = None,
+    found: FoundRuns | None = None,
 ) -> pd.DataFrame:
-    """As `load`, with filters that are one object.
+    """As `load`, with the filters as one object.
 
     Parameters
     ----------
-    found : Found | None
-        The study runs, where they are known already; servers, experiments and run are those that they were found by.
-        Its notes say what was left out and what names mean; without it the log says the former.
+    found : FoundRuns | None
+        Study runs, if already listed; they replace servers, experiments and run. Remarks are added to its notes;
+        without it, they are logged.
     """
     known, found = found, listing.find(tracking_uri, experiments, run) if found is None else found
     needed = None if columns is None else {*columns, *_NEEDED}
-    read: list[tuple[str, Listed, pa.Table]] = []
+    read: list[tuple[str, ListedRun, pa.Table]] = []
     studies: set[str] = set()
     for server in found.servers:
         listed = found.runs[server.uri]
@@ -139,46 +137,41 @@ def select(
         tables = table_cache.read(server, runs, needed, kept, found.notes.append)
         found.lanes[server.name] = named_lanes(tables)
         found.withdrawn.update(found.deleted({server.name: found.lanes[server.name]}))
-        kept_rows = without(found.withdrawn.get(server.name, ()), tables)
+        kept_rows = without_lanes(found.withdrawn.get(server.name, ()), tables)
         read += [(server.name, study_run, table) for study_run, table in kept_rows]
-    found.notes.extend(displaced([(study_run, table) for _, study_run, table in read]))
+    found.notes.extend(experiments_mixed([(study_run, table) for _, study_run, table in read]))
     fitting: pd.DataFrame = selection.of(joined(read, needed)).reset_index(drop=True)
     if known is None:
         for note in found.notes:
             _log.warning("%s", note)
-    else:  # a reader of a part of the results need not hear each time what devices are called
+    else:  # readers of some results need no repeated remarks about device names
         found.notes.extend(distinct.notes(fitting))
     return fitting if columns is None else fitting.loc[:, list(columns)]
 
 
-def named_lanes(tables: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
-    """The lane runs that rows of tables are of."""
+def named_lanes(tables: Sequence[tuple[ListedRun, pa.Table]]) -> list[str]:
+    """Lane runs that the rows belong to."""
     named = {run_id for _, table in tables for run_id in _lane_runs(table).unique().to_pylist()}
     return sorted(named - {None, ""})
 
 
-def without(deleted: Collection[str], tables: Sequence[tuple[Listed, pa.Table]]) -> list[tuple[Listed, pa.Table]]:
-    """The tables without the rows of lane runs that are deleted."""
+def without_lanes(
+    deleted: Collection[str], tables: Sequence[tuple[ListedRun, pa.Table]]
+) -> list[tuple[ListedRun, pa.Table]]:
+    """Remove the rows of deleted lane runs."""
     gone = pa.array(sorted(deleted), pa.large_string())
     left = [(run, table.filter(pc.invert(pc.is_in(_lane_runs(table), gone)))) for run, table in tables]
     return [(run, table) for run, table in left if table.num_rows]
 
 
 def _lane_runs(table: pa.Table) -> pa.ChunkedArray:
-    """The lane run of each row; null in a table that does not say it."""
     if LANE_RUN in table.column_names:
         return table[LANE_RUN]
     return pa.chunked_array([pa.nulls(table.num_rows, pa.large_string())])
 
 
-def displaced(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
-    """Whether the newest results of cells are of another experiment than earlier ones of the same cells, in a sentence.
-
-    Parameters
-    ----------
-    read : Sequence[tuple[Listed, pa.Table]]
-        Study runs with their tables, which have the columns ``cell`` and ``started_at``.
-    """
+def experiments_mixed(read: Sequence[tuple[ListedRun, pa.Table]]) -> list[str]:
+    """Sentence about cells whose newest results are in another experiment than earlier ones."""
     if len({run.experiment for run, _ in read}) < 2:
         return []
     newest: dict[str, tuple[float, str]] = {}
@@ -196,8 +189,8 @@ def displaced(read: Sequence[tuple[Listed, pa.Table]]) -> list[str]:
     return [f"{many} results in several experiments; where the newest alone counts, that is {of}: --experiment chooses"]
 
 
-def joined(read: Sequence[tuple[str, Listed, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
-    """One frame of many tables, each row with what its run says, and with names that `distinct` has made."""
+def joined(read: Sequence[tuple[str, ListedRun, pa.Table]], columns: Collection[str] | None) -> pd.DataFrame:
+    """Join tables into one frame, with columns of their runs and with distinct names."""
     parts = []
     for server, run, table in read:
         values = (server, run.experiment, run.tags.get(listing.GIT_COMMIT))

@@ -1,4 +1,4 @@
-"""The cells that could beat an answer, how near they come, and what would tell them from it."""
+"""Rivals of an answer: cells that could beat it, their ratios, and the measurements that would decide."""
 
 from __future__ import annotations
 
@@ -19,33 +19,26 @@ from mlflow_ngraph.objectives import AS_GOOD, SECOND
 from mlflow_ngraph.text import plain
 
 _MORE = np.geomspace(1, 1e4, 400)
-"""Factors by which more rounds are considered."""
+"""Factors tried for the number of rounds."""
 
 
 def needed(metric: str) -> set[str]:
-    """The columns of the tidy table that comparisons and their rivals look at."""
+    """Needed columns of the tidy table."""
     return {*COLUMNS, "rounds", "repetitions", *FIELD, *CHOICE, *SECOND, BEATEN_BY, *with_estimates([metric])}
 
 
 def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None = None) -> tuple[Rival, ...]:
-    """The cells that could beat an answer: first those that rank, then those that cannot, the best first.
+    """Cells that could beat an answer: those that rank, then the others, each best first.
 
-    Of those that rank `Comparison.near` says it. One that does not could if the good end of its interval, or its figure where
-    it has none, is better by more than `AS_GOOD`; or if nobody measured it.
-
-    Parameters
-    ----------
-    answer : int or None
-        The place of the answer; None where there is none.
-    places : ArrayLike or None
-        The cells that could have been the answer; all where left out.
+    `Comparison.could_win` decides for cells that rank. Another cell is a rival if nobody measured it, or if its figure,
+    or the better end of its interval, exceeds the answer by more than `AS_GOOD`.
     """
     asked = np.arange(len(compared.frame)) if places is None else np.asarray(places, int)
-    unsure, near = asked[compared.doubtful[asked]], asked[:0]
+    unsure, near = asked[compared.unranked[asked]], asked[:0]
     if answer is not None:
-        unsure = unsure[compared.untried[unsure] | compared.better_than(compared.hopes[unsure], answer)]
+        unsure = unsure[compared.skipped[unsure] | compared.better_than(compared.optimistic[unsure], answer)]
         ranked = asked[compared.ranks[asked]]
-        near = ranked[compared.near(answer, ranked)]
+        near = ranked[compared.could_win(answer, ranked)]
     return (
         *(_told(compared, near, answer) if answer is not None else ()),
         *(Rival(**fields) for fields in _described(compared, unsure, answer)),
@@ -53,7 +46,7 @@ def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None
 
 
 def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
-    """Cells that rank, with how they compare with the answer and what would tell."""
+    """Rivals that rank, with ratio and the repetitions that would decide."""
     places = places[np.argsort(compared.badness[places], kind="stable")]
     ratios = compared.ratios(places, np.full(len(places), answer))
     low, high = ratios.interval()
@@ -70,7 +63,7 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
 
 
 def _described(compared: Comparison, places: Places, answer: int | None) -> Iterator[dict[str, Any]]:
-    """The fields of each cell as a rival, the best figure first."""
+    """Fields of each rival, the best figure first."""
     metric = compared.metric
     places = places[np.argsort(compared.badness[places], kind="stable")]
     rows = compared.frame.iloc[places]
@@ -98,13 +91,13 @@ def _described(compared: Comparison, places: Places, answer: int | None) -> Iter
 
 
 def _again(rival: pd.Series[Any], ratio: Estimate, low_is_better: bool) -> int | None:
-    """Repetitions that would tell a rival from the answer if both are as they seem, as far as known."""
+    """Repetitions that would separate a rival from the answer, if both figures are right."""
     rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
     if not (rounds >= 2 and repetitions > 0 and ratio.known):
         return None
     gain = float(ratio.log) * (-1 if low_is_better else 1)
     enough = max(math.log(1 + AS_GOOD) - gain, gain)
-    # Of few rounds the interval is wide because they are few: more of them help by more than their root.
+    # With few rounds the interval is wide because they are few. More of them help by more than their root.
     freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
     reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
     wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))

@@ -1,6 +1,6 @@
-"""Which results are meant: filters on the tidy table, the same in Python and on every verb.
+"""Filters on the tidy table, shared by Python and all verbs.
 
-A verb that only says what is meant need not wait for the import of pandas.
+Importing pandas is slow, so it waits until a table is filtered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlflow_ngraph.workloads.naming import base_label, matches
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mlflow_ngraph.analysis.listing import Listed
+    from mlflow_ngraph.analysis.listing import ListedRun
 
 FILTERED = {
     "devices": ("device", PROFILE),
@@ -32,7 +32,7 @@ FILTERED = {
     "git_commits": ("git_commit",),
     "baselines": ("baseline",),
 }
-"""The columns in which the values of a filter are looked for, by filter."""
+"""Columns of each filter."""
 FILTER_COLUMNS = tuple(name for names in FILTERED.values() for name in names)
 _AGO = re.compile(r"(\d+)\s*(m|h|d|w)")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -40,39 +40,38 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 @dataclass(frozen=True)
 class Selection:
-    """Filters; a cell is meant if it fits all of them. Empty filters let everything through."""
+    """Filters; a cell has to match all of them. Empty filters match everything."""
 
     devices: Sequence[str] = ()
-    """Machines, by the names that results show, or by a profile that they were measured under."""
+    """Machines by their name in results, or by profile."""
     workloads: Sequence[str] = ()
-    """Full or short names. A full one may leave out options, which then may have any value; without any, it is the model
-    without options or else the only one of this reference. A label that several models have means all of them; one that once
-    told a model apart from others, that model."""
+    """Full references or labels. A reference may omit options, which then match any value; without any options it means
+    the model without options, or else the only one with this reference. A label shared by models selects all of them. A
+    label that once distinguished a model selects that model."""
     families: Sequence[str] = ()
     compilers: Sequence[str] = ()
-    """Names, with or without the flags that were given."""
+    """Names, with or without flags."""
     precisions: Sequence[str] = ()
-    """Precisions that were asked for."""
+    """Requested precisions."""
     batch_sizes: Sequence[int] = ()
     studies: Sequence[str] = ()
-    """Names, ids, or ids of their runs."""
+    """Names, ids, or ids of study runs."""
     git_commits: Sequence[str] = ()
-    """Commits from which studies were run, or how they begin."""
+    """Commits of studies, or prefixes of them."""
     baselines: Sequence[str] = ()
-    """What ratios refer to: labels of compilers."""
+    """Labels of compilers that ratios refer to."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Tags of the study run."""
     since: datetime | str | None = None
-    """Studies that began then or later: a time, or text as `moment` reads it."""
+    """Earliest start of studies: a time, or text as `moment` reads it."""
     until: datetime | str | None = None
-    """Studies that began before."""
+    """Latest start of studies."""
 
-    def of_runs(self, runs: Sequence[Listed]) -> list[Listed]:
-        """The study runs that can have results that are meant, as far as their tags tell."""
+    def of_runs(self, runs: Sequence[ListedRun]) -> list[ListedRun]:
+        """Study runs that may match, by their tags."""
         return [run for run in runs if all(run.tags.get(name) == value for name, value in self.tags.items())]
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows that are meant; `of_runs` has looked at ``tags``."""
+        """Select the matching rows. `of_runs` handles ``tags``."""
         import pandas as pd
 
         mask = pd.Series(True, frame.index)
@@ -86,7 +85,7 @@ class Selection:
         return rows
 
     def check(self, frame: pd.DataFrame) -> None:
-        """Complain about what no result fits, and say what there is.
+        """Refuse filters without a match, and list the choices.
 
         Parameters
         ----------
@@ -112,7 +111,7 @@ class Selection:
             raise UsageError(f"no result fits all filters: {'; '.join(self._alone(frame))}")
 
     def _alone(self, frame: pd.DataFrame) -> list[str]:
-        """How many cells each filter lets through by itself."""
+        """Matches of each filter by itself."""
         clauses = []
         for criterion in fields(self):
             value = getattr(self, criterion.name)
@@ -138,25 +137,20 @@ class Selection:
         fits: pd.Series[bool] = pd.Series(False, frame.index)
         for column in (frame[column].astype("string") for column in FILTERED[name] if column in frame):
             fits |= column.isin([text for text in column.dropna().unique() if _any_means(name, wanted, text)])
-        # A profile stands for its machine, with what was measured there under another one.
+        # A profile selects its whole machine, with results of other profiles.
         return frame["device"].isin(frame.loc[fits, "device"].unique()) if name == "devices" else fits
 
 
 def _known(frame: pd.DataFrame, name: str, columns: Collection[str] | None = None) -> set[str]:
-    """What a filter can name, in all of its columns or in some of them, as far as a table has them."""
+    """Values that a filter can name, in all or some of its columns."""
     asked = [column for column in FILTERED[name] if column in frame and (columns is None or column in columns)]
     return {str(value) for column in asked for value in frame[column].dropna().unique()}
 
 
 def moment(text: datetime | str) -> datetime:
-    """A point in time: ``2026-05-01``, ``2026-05-01T12:30``, or how long ago: ``30m``, ``12h``, ``7d``, ``2w``.
+    """Parse a time: ``2026-05-01``, ``2026-05-01T12:30``, or an age: ``30m``, ``12h``, ``7d``, ``2w``.
 
-    A time without a zone is local time.
-
-    Raises
-    ------
-    UsageError
-        It is none of these.
+    Times without a zone are local.
     """
     if isinstance(text, datetime):
         return text.astimezone()
@@ -170,13 +164,7 @@ def moment(text: datetime | str) -> datetime:
 
 
 def baseline(text: str) -> tuple[str, str]:
-    """The column and the value of a baseline such as ``compiler=identity``.
-
-    Raises
-    ------
-    UsageError
-        It is not of this form.
-    """
+    """Split a baseline such as ``compiler=identity`` into column and value."""
     column, equals, value = text.partition("=")
     if not equals or not column or not value:
         raise UsageError(f"{text!r} is no baseline: write compiler=identity, device=xeon, study=NAME, or so")
@@ -184,9 +172,7 @@ def baseline(text: str) -> tuple[str, str]:
 
 
 def _meant(name: str, wanted: Sequence[str], known: Collection[str], frame: pd.DataFrame) -> list[str]:
-    """The values of a filter, with the whole reference for a name that only one workload may have, and every name that a label has
-    got because several models have it.
-    """
+    """Resolve names of workloads: incomplete references, and labels shared by models."""
     if name != "workloads":
         return list(wanted)
     meant = []
@@ -198,22 +184,22 @@ def _meant(name: str, wanted: Sequence[str], known: Collection[str], frame: pd.D
 
 
 def _may_mean(name: str, frame: pd.DataFrame) -> list[str]:
-    """The references of the workloads that a name may mean which none of them has."""
+    """References that a name may mean without being one itself."""
     models = frame.reindex(columns=["workload", "label"]).dropna().drop_duplicates("workload")
     return sorted(ref for ref, label in models.itertuples(index=False) if matches(name, ref, label))
 
 
 def _any_means(name: str, wanted: Sequence[str], text: str) -> bool:
-    """Whether one of the values of a filter means what a cell has."""
+    """Tell if a cell's value matches the filter."""
     if name == "git_commits":
         return text.startswith(tuple(wanted))
     return text in wanted or (name == "workloads" and any(_without_some_options(value, text) for value in wanted))
 
 
 def _without_some_options(value: str, text: str) -> bool:
-    """Whether a reference such as ``block:mha?width=16`` leaves open some options of a canonical one, which has all.
+    """Tell if a reference such as ``block:mha?width=16`` matches one with more options.
 
-    Without any options it is a model of its own: ``timm:resnet18`` is not ``timm:resnet18?image_size=64``.
+    A reference without options is a model of its own: ``timm:resnet18`` is not ``timm:resnet18?image_size=64``.
     """
     measured = WorkloadRef.recorded(text)
     if measured is None or not value.startswith(f"{measured.model}?"):

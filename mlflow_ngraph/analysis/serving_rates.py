@@ -1,4 +1,4 @@
-"""The latency at a rate of requests, from the rates that studies with arrivals have offered."""
+"""Latency at a rate of requests, from studies with open-loop load."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mlflow_ngraph.metrics import Metric
 from mlflow_ngraph.tracking.schema import Artifact
 
 AT_RATE = "latency_p99_at_rate_ms"
-"""Column: 99th percentile of the latency at the lowest offered rate that is not below the one asked for."""
+"""Column: 99th percentile of the latency at the lowest sustained rate not below the requested one."""
 AT_RATE_METRIC = Metric(AT_RATE, "ms", "lower", "99th percentile of the latency at the rate asked for")
 
 
 def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFrame:
-    """Every rate that was offered to the cells of a results table; see docs/reference/metrics.md for the columns.
+    """Offered rates of the cells in a results table; docs/reference/metrics.md lists the columns.
 
     Parameters
     ----------
     tracking_uris : Sequence[str] | None
-        Where ``frame`` was read; MLflow's own default when left out.
+        Servers that ``frame`` was read from; MLflow's default when left out.
 
     Raises
     ------
@@ -54,14 +54,14 @@ def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFra
 
 
 def add(frame: pd.DataFrame, offered: pd.DataFrame, rate: float) -> pd.DataFrame:
-    """The table with the column `AT_RATE`; missing where no rate that high was offered without overload.
+    """Add the column `AT_RATE`; missing where no such rate was sustained.
 
     Parameters
     ----------
     offered : pd.DataFrame
         Rows of ``arrivals.parquet``.
     rate : float
-        Samples per second. A request is a batch, so a cell gets this many divided by its batch size.
+        Samples per second. A request is a batch, so requests per second are this divided by the batch size.
     """
     fair = offered[
         offered["valid"].astype(bool) & ~offered["overloaded"].astype(bool) & offered["latency_p99_ms"].notna()

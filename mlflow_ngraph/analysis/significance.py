@@ -1,6 +1,6 @@
-"""Figures of the tidy table with their errors, and Holm's correction of many tests of them.
+"""Figures of the tidy table with errors, and Holm's correction for multiple tests.
 
-Errors and degrees of freedom are columns of the table, as they were estimated from the rounds.
+Errors and degrees of freedom are columns of the table, estimated from rounds.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, UNSTEADY, is_co
 
 
 def figures(frame: pd.DataFrame, metric: str) -> Estimate:
-    """A metric of the rows of the tidy table. Where a row has no interval the error is NaN.
+    """Figures of a metric. The error is NaN where there is no interval.
 
     Parameters
     ----------
     frame : DataFrame
-        The tidy table, with the columns that `mlflow_ngraph.metrics.with_estimates` names.
+        The tidy table, with the columns of `mlflow_ngraph.metrics.with_estimates`.
     metric : str
-        Of a complement the figures are those of ``1 - metric``.
+        For a complement the figures are those of ``1 - metric``.
     """
     values = frame[metric].to_numpy(float)
     source = reciprocal_of(metric)
@@ -32,19 +32,17 @@ def figures(frame: pd.DataFrame, metric: str) -> Estimate:
 
 
 def interval(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
-    """The ends of the intervals of a metric, as every verb, page and report shows them; NaN where there are none.
+    """Ends of the intervals of a metric; NaN without one.
 
     Parameters
     ----------
-    frame : DataFrame
-        The tidy table.
     metric : str
-        One with an interval of its own, or one that has it from the metric that it is the reciprocal of.
+        A metric with an interval of its own, or with one derived from its reciprocal.
     """
     shown = figures(frame, metric).interval()
     if reciprocal_of(metric) != metric:
         return shown
-    # A release before had intervals of any width.
+    # Tables of older versions have intervals of any width.
     recorded = _column(frame, metric + LOW), _column(frame, metric + HIGH)
     without = np.isfinite(_column(frame, metric + LOG_ERROR)) & np.isnan(shown[0])
     low, high = (np.where(without, np.nan, end) for end in recorded)
@@ -52,21 +50,21 @@ def interval(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
 
 
 def unsteady(frame: pd.DataFrame, metric: str) -> NDArray[np.bool_]:
-    """Of which rows the metric is one that the noise of the machine touches."""
+    """Mark rows where the metric is contaminated."""
     if UNSTEADY not in frame.columns:
         return np.zeros(len(frame), bool)
     return np.array([metric in str(names).split(",") for names in frame[UNSTEADY].fillna("")], bool)
 
 
 def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
-    """p-values adjusted by Holm's method: rejecting those below 0.05 errs anywhere in at most 5 of 100 tables.
+    """Adjust p-values by Holm's method: at 0.05, at most 5 of 100 tables have any false rejection.
 
     Parameters
     ----------
     p_values : ArrayLike
-        NaN, where nothing can be tested, stays NaN and does not count.
+        NaN means untested; it stays NaN and does not count.
     hypotheses : int | None
-        How many were tested; as many as there are p-values when left out.
+        Number of tests; the number of p-values when left out.
     """
     values = np.asarray(p_values, float)
     adjusted = np.full_like(values, np.nan)

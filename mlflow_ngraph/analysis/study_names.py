@@ -1,4 +1,4 @@
-"""A study by its name: the latest run of that name, where it is clear which one is meant."""
+"""Lookup of studies by name, with a check for ambiguity."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from mlflow_ngraph.execute.study_directories import counted_back, too_few
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 COLUMNS = ("study", "study_id", "run_id", "device", "experiment", "started_at")
-"""The columns of the tidy table that are looked at."""
+"""Needed columns of the tidy table."""
 
 
 @dataclass(frozen=True)
-class Named:
-    """The study run that a name means."""
+class NamedStudy:
+    """Study run behind a name."""
 
     run_id: str
     study_id: str
     runs: int
-    """How many studies have the name."""
+    """Number of studies with the name."""
     back: int = 0
-    """How many of them are later."""
+    """Number of later ones."""
 
     @property
-    def said(self) -> str:
-        """Which one was taken."""
+    def text(self) -> str:
+        """Description of the choice."""
         place = f"{self.back} before the latest" if self.back else "the latest"
         return f"{f'{place} of {self.runs} studies, ' if self.runs > 1 else ''}{self.study_id}"
 
 
 def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
-    """The id of the run that somebody names by it, or by a study of a server, and what was taken.
+    """Find a run by its id or by a study, and describe the choice.
 
     Raises
     ------
     UsageError
-        No study is called so, or several may be meant.
+        No study has this name, or it is ambiguous.
     TrackingError
         The server cannot be reached.
     """
@@ -51,11 +51,11 @@ def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
     study = find(frame, named)
     if study is None:
         raise UnknownNameError("study", named, set(frame["study"].dropna()))
-    return study.run_id, f"{named} ({study.said})"
+    return study.run_id, f"{named} ({study.text})"
 
 
-def find(frame: pd.DataFrame, name: str) -> Named | None:
-    """The study of an id, the latest one of a name, or with ``~1`` behind it the one before; None where no result is of one.
+def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:
+    """Find a study by id, or the latest of a name, or with ``~1`` the one before; None if no result matches.
 
     Raises
     ------
@@ -77,11 +77,11 @@ def find(frame: pd.DataFrame, name: str) -> Named | None:
     if back >= len(rows):
         raise too_few(name, len(rows))
     last = rows.iloc[-1 - back]
-    return Named(str(last["run_id"]), str(last["study_id"]), len(rows), back)
+    return NamedStudy(str(last["run_id"]), str(last["study_id"]), len(rows), back)
 
 
-def before(frame: pd.DataFrame, study_id: str) -> Named | None:
-    """The study of the same name, device and experiment that began before another one; None where there is none."""
+def before(frame: pd.DataFrame, study_id: str) -> NamedStudy | None:
+    """Previous study of the same name, device and experiment; None without one."""
     rows = frame.sort_values("started_at", kind="stable").drop_duplicates("study_id", keep="last")
     known = rows[rows["study_id"] == study_id]
     if known.empty:
@@ -92,4 +92,4 @@ def before(frame: pd.DataFrame, study_id: str) -> Named | None:
     if earlier.empty:
         return None
     last = earlier.iloc[-1]
-    return Named(str(last["run_id"]), str(last["study_id"]), len(alike), len(alike) - len(earlier))
+    return NamedStudy(str(last["run_id"]), str(last["study_id"]), len(alike), len(alike) - len(earlier))

@@ -1,8 +1,7 @@
-"""The results tables of many study runs, each read once: fetched in parallel, kept on this machine by their digest.
+"""Cache of results tables, fetched concurrently.
 
-A kept table is named by its run and by the sha256 of the file that the run carries, which the run's tags tell. So a
-study that was recorded again has another name, whoever wrote it, and one that was deleted is not asked for any more.
-Several processes may use the same directory: files are written beside their place and renamed into it.
+The key is the run and the sha256 of its file, which the run's tags carry. So a study recorded again gets another key,
+and deleted ones are never looked up. Several processes may share the directory: files are written aside and renamed.
 """
 
 from __future__ import annotations
@@ -20,38 +19,32 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from mlflow_ngraph import user_cache
-from mlflow_ngraph.analysis.listing import PARALLEL, Listed, Server
+from mlflow_ngraph.analysis.listing import PARALLEL, ListedRun, Server
 from mlflow_ngraph.analysis.table_checks import BadTableError, parsed
 from mlflow_ngraph.text import harmless
 from mlflow_ngraph.tracking import connection
 
 _ATTEMPTS = 3
-"""How often a table is read again that does not fit the digest: somebody may be replacing both at this moment."""
+"""Attempts at reading a table that does not match its digest. Another process may be replacing both."""
 _LONGEST_RECORDING = 50
 _BETWEEN_S = 0.2
 _Read: TypeAlias = pa.Table | BadTableError | None
 
 
 class TableCache:
-    """Tables of one tracking server on this machine.
-
-    Parameters
-    ----------
-    directory : Path
-        Made when something is kept in it.
-    """
+    """Cached tables of one tracking server."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @classmethod
     def of(cls, uri: str) -> TableCache:
-        """The cache of a server, below the user's cache directory."""
+        """Cache of a server, in the user's cache directory."""
         place = hashlib.sha256(uri.encode()).hexdigest()[:16]
         return cls(user_cache.directory("results") / place)
 
-    def get(self, run: Listed, columns: Collection[str] | None) -> pa.Table | None:
-        """The table of a run as it is now, if it is here and whole."""
+    def get(self, run: ListedRun, columns: Collection[str] | None) -> pa.Table | None:
+        """Current table of a run; None if it is missing or damaged."""
         if not run.digest:
             return None
         try:
@@ -65,42 +58,44 @@ class TableCache:
         except (OSError, pa.ArrowException):
             return None
 
-    def put(self, run: Listed, table: pa.Table) -> None:
-        """Keep a table in place of an earlier one of the run; a full or read-only disk only makes it slower."""
+    def put(self, run: ListedRun, table: pa.Table) -> None:
+        """Keep a table, replacing an earlier one of the run. Failures are ignored: a full or read-only disk only makes
+        it slower.
+        """
         content = pa.BufferOutputStream()
         with ipc.new_file(content, table.schema, options=ipc.IpcWriteOptions(compression="lz4")) as sink:
             sink.write_table(table)
         user_cache.keep(self._path(run), memoryview(content.getvalue()))
 
-    def keep_only(self, runs: Sequence[Listed]) -> None:
-        """Remove the tables of runs that are gone, and earlier ones of those that are not."""
+    def keep_only(self, runs: Sequence[ListedRun]) -> None:
+        """Remove tables of other runs, and earlier tables of these."""
         current = {self._path(run).name for run in runs}
         with suppress(OSError):
             for entry in os.scandir(self._directory):
                 if entry.name not in current and not entry.name.startswith("."):
                     Path(entry.path).unlink(missing_ok=True)
 
-    def _path(self, run: Listed) -> Path:
+    def _path(self, run: ListedRun) -> Path:
         return self._directory / f"{run.run_id}-{run.digest[:32]}.arrow"
 
 
 def read(
     server: Server,
-    runs: Sequence[Listed],
+    runs: Sequence[ListedRun],
     columns: Collection[str] | None,
     cache: TableCache | None,
     refused: Callable[[str], None],
-) -> list[tuple[Listed, pa.Table]]:
-    """The tables of study runs, in the order of ``runs``; a run without one is left out, and so is one with a bad one.
+) -> list[tuple[ListedRun, pa.Table]]:
+    """Tables of study runs, in order. Runs without a valid table are left out.
 
     Parameters
     ----------
     columns : Collection[str] | None
-        Read only these, where a table has them; all when left out.
+        Columns to read, where a table has them; all when left out.
     cache : TableCache | None
         None reads everything from the server.
     refused : Callable[[str], None]
-        Told of every table that is not one of a study, with its run.
+        Called with a message for each invalid table.
 
     Raises
     ------
@@ -123,9 +118,9 @@ def read(
 
 
 def _fill(
-    by_run: dict[str, _Read], runs: Sequence[Listed], tables: Iterable[_Read], columns: Collection[str] | None
+    by_run: dict[str, _Read], runs: Sequence[ListedRun], tables: Iterable[_Read], columns: Collection[str] | None
 ) -> None:
-    """Put tables in their places, cut down to the wanted columns at once: all of them together are large."""
+    """Store tables, reduced to the wanted columns at once, because all columns of all tables need much memory."""
     for run, table in zip(runs, tables, strict=True):
         if isinstance(table, pa.Table) and columns is not None:
             table = table.select([name for name in table.column_names if name in columns])  # noqa: PLW2901
@@ -133,12 +128,12 @@ def _fill(
 
 
 def _attempt(
-    how: Callable[[Server, Listed, TableCache | None], pa.Table | None],
+    how: Callable[[Server, ListedRun, TableCache | None], pa.Table | None],
     server: Server,
-    run: Listed,
+    run: ListedRun,
     cache: TableCache | None,
 ) -> _Read:
-    """The table of a run, or what is wrong with it: that is no reason to go without those of the others."""
+    """Table of a run, or its error. One bad table must not prevent reading others."""
     try:
         return how(server, run, cache)
     except BadTableError as error:
@@ -148,16 +143,15 @@ def _attempt(
         return BadTableError(run, f"cannot be fetched ({why})")
 
 
-def _quickly(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
-    """The table that the run's tags speak of, or None if it is not to be had without MLflow's client."""
-    content = server.quick_results(run)
+def _quickly(server: Server, run: ListedRun, cache: TableCache | None) -> pa.Table | None:
+    """Read the table without MLflow's client; None if that is impossible."""
+    content = server.results_without_mlflow(run)
     if content is None or _digest(content) != run.digest:
         return None
     return _kept(run, content, cache)
 
 
-def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Table | None:
-    """The table by way of MLflow's client."""
+def _patiently(server: Server, run: ListedRun, cache: TableCache | None) -> pa.Table | None:
     unchanged = 0
     for _ in range(_LONGEST_RECORDING):
         content = server.results(run)
@@ -165,9 +159,9 @@ def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Tabl
             return None
         if run.digest and _digest(content) == run.digest:
             return _kept(run, content, cache)
-        # Whoever records a study replaces the table first, and then the tag.
+        # Recording a study replaces the table first, and then the tag.
         time.sleep(_BETWEEN_S)
-        now = server.again(run)
+        now = server.reload(run)
         unchanged = unchanged + 1 if now.digest == run.digest else 0
         run = now
         if unchanged == _ATTEMPTS:
@@ -175,7 +169,7 @@ def _patiently(server: Server, run: Listed, cache: TableCache | None) -> pa.Tabl
     raise BadTableError(run, "is not the file whose digest the run's tags tell")
 
 
-def _kept(run: Listed, content: bytes, cache: TableCache | None) -> pa.Table:
+def _kept(run: ListedRun, content: bytes, cache: TableCache | None) -> pa.Table:
     table = parsed(content, run)
     if cache is not None:
         cache.put(run, table)

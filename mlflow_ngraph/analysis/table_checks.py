@@ -1,7 +1,7 @@
-"""Results tables that others wrote, checked before anything is computed from them.
+"""Validation of results tables from servers.
 
-Whoever may write to an experiment may have put anything there, by mistake or to harm. A table that cannot be one of a study
-costs its own rows, and no one else's: it is refused as a whole, with the first thing that is wrong with it.
+Anyone who may write to an experiment may have put anything there. An impossible table is refused as a whole, with its
+first error, and does not affect other tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
-from mlflow_ngraph.analysis.listing import Listed
+from mlflow_ngraph.analysis.listing import ListedRun
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.metrics import (
     FREEDOM,
@@ -36,37 +36,37 @@ from mlflow_ngraph.tracking.schema import Artifact, Tag
 from mlflow_ngraph.verdicts import Verdict
 
 _NAMED = ("study_id", "cell", "workload", "compiler", "device", "precision", "verdict")
-"""Text that every row has."""
+"""Text columns without missing values."""
 _NEEDED = (*_NAMED, "batch", *TIME_COLUMNS)
 _POSITIVE = re.compile(r"(?:throughput|latency|speedup)(?:_\w+)?")
-"""Metrics that are never below zero; their errors and degrees of freedom neither."""
+"""Metrics that are never negative."""
 _LARGEST_ERROR, _LEAST_FREEDOM = 1e6, 1e-6
-"""Of a logarithm, and of an error: no measurement comes near, and what is computed from them stays a number."""
+"""Bounds that no measurement reaches, and that keep results finite."""
 _MAY_BE_INFINITE = re.compile(rf"parity_\w+|\w+{FREEDOM}")
 _JSON = ("flags", "custom_metrics", ROUNDS)
 _LONGEST, _LONGEST_JSON = 20_000, 1_000_000
-"""Characters of a text."""
+"""Largest lengths of texts in characters."""
 _MOST_ROWS, _MOST_COLUMNS, _MOST_VALUES, _MOST_BYTES = 1_000_000, 5_000, 20_000_000, 256 << 20
 _MOST_BATCH = 10**9
 _CLOCKS_DIFFER_S = 86_400.0
-"""How far ahead the clock of another machine may be."""
+"""Tolerated lead of another machine's clock."""
 _METRIC_NAME = re.compile(r"[\w.]{1,200}")
 
 
 class BadTableError(TrackingError):
-    """The results table of a run is none that a study wrote; the message names the run."""
+    """Invalid results table; the message names the run."""
 
-    def __init__(self, run: Listed, why: str, remedy: str = "sync the study again, or delete the run") -> None:
+    def __init__(self, run: ListedRun, why: str, remedy: str = "sync the study again, or delete the run") -> None:
         who = f"run {run.run_id} of experiment {run.experiment!r}"
         super().__init__(f"{who}: {Artifact.RESULTS} {why}; its rows are left out: {remedy}")
 
 
 class _ForeignError(Exception):
-    """Another version wrote it; the message says which reads it."""
+    """Table of a newer version; the message says which version reads it."""
 
 
-def parsed(content: bytes, run: Listed) -> pa.Table:
-    """The table of a run, with the types of documented columns and nothing in its texts that a terminal would obey.
+def parsed(content: bytes, run: ListedRun) -> pa.Table:
+    """Parse and validate the table of a run. Control characters are removed from texts.
 
     Raises
     ------
@@ -95,10 +95,10 @@ def _read(content: bytes) -> pa.Table:
     rows, columns = metadata.num_rows, metadata.num_columns
     if rows > _MOST_ROWS or columns > _MOST_COLUMNS or rows * columns > _MOST_VALUES or size > _MOST_BYTES:
         raise ValueError(f"{rows} rows, {columns} columns and {size} bytes are too many")
-    # A text that stands in a million rows is in the file once: it stays so until it is known what it unfolds to.
+    # A file may hold one text for a million rows. It is decoded only after its full size is known.
     texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
     table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts).read(use_threads=False)
-    table.validate(full=True)  # texts that are none, and offsets that lead elsewhere, are met by nobody later
+    table.validate(full=True)  # refuses invalid texts and offsets, which nothing checks later
     if (size := sum(_text_bytes(column) for column in table.columns)) > _MOST_BYTES:
         raise ValueError(f"its texts unfold to {size} bytes")
     if len(set(table.column_names)) != table.num_columns:
@@ -112,7 +112,7 @@ def _read(content: bytes) -> pa.Table:
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """What the texts of a column take once each row has its own; 0 where they have that already."""
+    """Bytes of a column's texts if each row had its own; 0 if it has."""
     if not pa.types.is_dictionary(column.type) or not pa.types.is_string(column.type.value_type):
         return 0
     return sum(
@@ -120,8 +120,7 @@ def _text_bytes(column: pa.ChunkedArray) -> int:
     )
 
 
-def _wrong(table: pa.Table, run: Listed) -> Iterator[str]:
-    """What is wrong with a table; nothing for one that a study wrote."""
+def _wrong(table: pa.Table, run: ListedRun) -> Iterator[str]:
     names = set(table.column_names)
     if missing := [name for name in _NEEDED if name not in names]:
         yield f"has no column {missing[0]}"
@@ -179,7 +178,6 @@ def _wrong_extremes(name: str, least: float, most: float) -> Iterator[str]:
 
 
 def _wrong_intervals(table: pa.Table, names: set[str]) -> Iterator[str]:
-    """Rows that have one end of an interval without the other."""
     ends = [
         field.name for field in table.schema if pa.types.is_floating(field.type) and field.name.endswith((LOW, HIGH))
     ]
@@ -205,7 +203,6 @@ def _wrong_json(table: pa.Table, names: set[str]) -> Iterator[str]:
 
 
 def _is_declaration(declarations: dict[str, Any]) -> bool:
-    """Whether it declares metrics."""
     return all(
         _METRIC_NAME.fullmatch(name)
         and all(isinstance(said[key], str) for key in ("unit", "better", "expression"))

@@ -1,4 +1,4 @@
-"""What could beat an answer, in words. Who could, `comparison` decides; a kept answer is read without pandas."""
+"""Sentences and commands about rivals of an answer. Imports no pandas, so that cached answers are shown quickly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.naming import base_label
 
 _FOUND = {"chain": ", by a chain of pairs", "apart": ", measured at another time"}
-"""What a sentence says of ratios that are not of the same rounds."""
+"""Remarks on ratios without shared rounds."""
 _SHOWN = 3
-"""Rivals that a sentence names before it counts the others."""
+"""Most rivals named in a sentence."""
 COLUMNS = (
     "workload", "label", "device", "compiler", "compiler_label", "precision", "mode", "threads", "batch", "verdict",
     "reason", "noise", "cell", "study", "study_id", "run_id", "model_id", "engine", "tracking_uri",
 )  # fmt: skip
-"""The columns of the tidy table that are told of a rival."""
+"""Columns of the tidy table in a rival's row."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Rival:
     """A cell that could beat an answer."""
 
     row: Mapping[str, Any]
-    """What names the cell; None where that is not known."""
+    """Identity of the cell, with None for unknown values."""
     metric: str
     unit: str
     better: str
@@ -38,21 +38,21 @@ class Rival:
     ci_low: float | None
     ci_high: float | None
     same_choice: bool = False
-    """Whether it differs from the answer in its batch size alone."""
+    """It differs from the answer at most in the batch size."""
     same_engine: bool = False
-    """Whether the answer's engine serves it as well: then nothing else has to be taken."""
+    """The answer's engine serves it as well."""
     ratio: float | None = None
-    """To the answer; None where the cell cannot rank, or nothing tells the ratio."""
+    """Ratio to the answer; None where the cell cannot rank, or the ratio is unknown."""
     ratio_ci_low: float | None = None
     ratio_ci_high: float | None = None
     how: str = ""
-    """How that was found: ``same rounds``, ``chain`` (of such pairs), or ``apart`` (figures as they stand)."""
+    """Kind of comparison: ``same rounds``, ``chain`` (of such pairs), or ``apart`` (figures as they stand)."""
     repetitions: int | None = None
-    """How many would tell, if both are as they seem."""
+    """Repetitions that would decide, if the figures are right."""
 
     @property
-    def said(self) -> str:
-        """For people, in one clause."""
+    def clause(self) -> str:
+        """Clause for people."""
         if self.ratio is not None:
             found = _FOUND.get(self.how, "")
             if self.ratio_ci_low is None or self.ratio_ci_high is None:
@@ -66,31 +66,31 @@ class Rival:
         return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} but is {self.row['verdict']}{reason}"
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain values for JSON."""
         return asdict(self)
 
 
-def said(
+def sentence(
     rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "", gain: str = ""
 ) -> str:
-    """One sentence: who could beat what, and what to do about it.
+    """Sentence about the rivals of an answer, with advice.
 
     Parameters
     ----------
     rivals : sequence of Rival
-        At least one, as `Comparison.rivals` gives them.
+        At least one, from `rivals.rivals_of`.
     answer : mapping of str to Any, optional
-        The row of the best that can be named.
+        Row of the best known cell.
     figures : str
-        What the answer has, such as ``61.2 samples/s``.
+        Figure of the answer, such as ``61.2 samples/s``.
     where : str
-        The model and device, as far as they have to be told.
+        Model and device, where they have to be named.
     gain : str
-        What the answer gains whoever is best, which is told first.
+        Gain that is certain in any case; it comes first.
     """
     head = f"{where}: {gain}; undecided" if gain else f"undecided for {where}" if where else "undecided"
-    close = [rival.said for rival in rivals if rival.ratio is not None]
-    unsure = [rival.said for rival in rivals if rival.ratio is None]
+    close = [rival.clause for rival in rivals if rival.ratio is not None]
+    unsure = [rival.clause for rival in rivals if rival.ratio is None]
     named_answer = f"{named(answer)} ({figures})" if answer is not None else ""
     clauses = []
     if close:
@@ -99,18 +99,18 @@ def said(
         beaten = f"{'it' if len(unsure) == 1 else 'they'} could beat {'these' if close else named_answer}"
         clauses.append(f"{listed(unsure)}; {beaten if named_answer else 'nothing else is ok'}")
     text = "; ".join([head, *clauses]) if close else f"{head}: {clauses[0]}"
-    return f"{text}; {again(rivals, answer)}"
+    return f"{text}; {measuring_command(rivals, answer)}"
 
 
-def again(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
-    """What would tell: the command that measures those again that are of the same model, device and precision.
+def measuring_command(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
+    """Command that measures again, for rivals of the same model, device and precision.
 
     Parameters
     ----------
     rivals : sequence of Rival
         At least one.
     answer : mapping of str to Any, optional
-        The row of the answer, which has to be measured beside those that come near it.
+        Row of the answer, which is measured together with its rivals.
     """
     first = rivals[0].row
     same = ("workload", "device", "precision", "mode", "threads")
@@ -137,8 +137,8 @@ def again(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
 
 
 def _study(row: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
-    """The file of the study that measured a cell, with its limits, and commands that have to come before: that bring it, or go
-    where its modules and files are. Where it is not on this machine it is brought only for a model that no option can hold.
+    """Study file that measured a cell, with its limits, and commands to run first: they download it, or change to the
+    directory of its modules and files. It is downloaded only for models that no option can express.
     """
     directory = home.location() / "studies" / str(row["study_id"])
     file, started = directory / home.STUDY_FILE, directory / home.STARTED_IN
@@ -151,28 +151,28 @@ def _study(row: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
 
 
 def named(row: Mapping[str, Any]) -> str:
-    """A cell without the model: ``onnxruntime at batch 8``, ``openvino bf16 at batch 1``."""
+    """Cell without the model: ``onnxruntime at batch 8``, ``openvino bf16 at batch 1``."""
     return f"{chosen(row)} at batch {row['batch']}"
 
 
 def chosen(row: Mapping[str, Any]) -> str:
-    """A compiler with its flags, and the precision where it is another one than fp32."""
+    """Compiler with flags, and a precision other than fp32."""
     precision = "" if row["precision"] == "fp32" else f" {row['precision']}"
     return f"{row['compiler_label']}{precision}"
 
 
 def figure(value: float, metric: str, unit: str) -> str:
-    """A figure with its unit, or with its name where it has none."""
+    """Figure with its unit, or with its name where it has none."""
     return f"{metric} {rounded(value)}" if unit == "1" else f"{rounded(value)} {unit}"
 
 
 def _compiler(label: str) -> str:
-    """The compiler with its flags as the command line takes it."""
+    """Compiler with flags, as the command line takes it."""
     name, bracket, flags = label.removesuffix("]").partition("[")
     return f"{name}?{urlencode(dict(part.partition('=')[::2] for part in flags.split(',')))}" if bracket else name
 
 
 def listed(clauses: Sequence[str]) -> str:
-    """Some clauses, and how many more there are."""
+    """First clauses, and the number of others."""
     more = f"; and {len(clauses) - _SHOWN} more" if len(clauses) > _SHOWN else ""
     return "; ".join(clauses[:_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""Where the scatter of a study's cells comes from, what pairing takes out of it, and how long a slice should be."""
+"""Sources of a study's variance, the effect of pairing, and the best length of a slice."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _SLICE = ["session", "round"]
 
 
 def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
-    """Take the scatter of a study's cells apart.
+    """Decompose the variance of a study's cells.
 
     Parameters
     ----------
     source : str
-        The directory of a study, or the id of a study run or of one of its lane runs.
+        Directory of a study, or id of a study run or lane run.
 
     Returns
     -------
     pd.DataFrame
-        One row a cell that was timed: how many processes, slices and repetitions there were; for each of these levels the
-        standard deviation that it adds, as a share of a duration, and its share of the variance of the cell's mean (missing
-        where it cannot be told); the repetitions of a slice, and with how many of them a given time would tell most; what
-        share of the time that would take for the same error; which share of the variance of the ratio to the baseline's
-        slices the shared rounds have taken away (negative where they have added to it).
+        One row per timed cell: numbers of processes, slices and repetitions; for each of these levels, the standard
+        deviation that it adds as a share of a duration, and its share of the variance of the cell's mean (missing where
+        unknown); the repetitions of a slice, the number that would be most informative for a given time, and the share
+        of the time that it would need for the same error; the share of the variance of the slices' ratio to the
+        baseline that shared rounds removed (negative if they added to it).
 
     Raises
     ------
@@ -77,7 +77,6 @@ def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
 
 
 def _read(source: str, tracking_uri: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Samples and results of a study."""
     if (Path(source) / journal.FILE_NAME).is_file():
         record = replay.load(Path(source))
         return samples.from_record(record), results.from_record(record)
@@ -92,7 +91,6 @@ def _read(source: str, tracking_uri: str | None) -> tuple[pd.DataFrame, pd.DataF
 
 
 def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
-    """The scatter of one cell."""
     slices = repetitions.groupby(_SLICE, sort=False)
     processes = repetitions.groupby(["session", "loading"], sort=False)
     durations = repetitions["duration_ns"].to_numpy(float)
@@ -115,7 +113,7 @@ def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
     if own is not None and between is not None:
         best = slice_length(own.deviation, between.deviation, beside_s, each_s)
         found["best_slice_length"] = best
-        # Seconds times variance: what the same error takes, but for a factor.
+        # Seconds times variance is proportional to the time for a given error.
         at_best, now = (
             (beside_s / count + each_s) * (count * between.deviation**2 + own.deviation**2) for count in (best, length)
         )
@@ -125,7 +123,7 @@ def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
 
 
 def _paired_away(medians: pd.Series[float], baseline: pd.Series[float]) -> float | None:
-    """The share of the variance of a ratio that shared rounds take away; None with fewer than three of them."""
+    """Share of a ratio's variance removed by shared rounds; None with fewer than three."""
     shared = medians.index.intersection(baseline.index)
     if len(shared) < 3:
         return None

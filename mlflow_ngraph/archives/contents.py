@@ -1,7 +1,11 @@
-"""The table of contents of an archive of studies: every file with its size and digest."""
+"""Table of contents of an archive, a tar file: every file with its size and digest.
+
+It determines every byte of the archive, because headers have nothing but names and sizes.
+"""
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -17,18 +21,25 @@ from mlflow_ngraph.validation import explain
 
 FILE = "archive.json"
 SIGNATURE_FILE = "archive.json.sig"
-"""Beside it, where somebody has signed it; see `mlflow_ngraph.engines.signing`."""
+"""Optional signature; see `mlflow_ngraph.engines.signing`."""
 SCHEMA_VERSION = 1
 MAX_BYTES = 64 << 20
-"""No table of contents is larger."""
+"""Largest size of a table of contents."""
 ENGINES, DISAGREEMENTS = "engines/", "disagreements/"
-"""How the paths of engines' files begin, and those of inputs that engines and baseline disagree about."""
-MADE_HERE = (JOURNAL, Artifact.STUDY)
-"""What a study directory has beside them. Other files beside these are derived from them, and stand in an archive for readers."""
+"""Folders of engines, and of inputs on which engine and baseline disagree."""
+STUDY_FILES = (JOURNAL, Artifact.STUDY)
+"""Other files of a study directory. The remaining files of an archive are derived from these, for readers."""
+
+
+def member(name: str, size: int) -> tarfile.TarInfo:
+    """Entry of a file in the archive."""
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    return entry
 
 
 class ArchivedFile(FrozenModel):
-    """What tells that a file is whole."""
+    """Digest and size of a file."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     size: Annotated[int, Field(ge=0, strict=True)]
@@ -38,7 +49,7 @@ class ArchivedStudy(FrozenModel):
     """A study with its files."""
 
     study_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    """Also the name of its directory."""
+    """Name of the directory as well."""
     name: str
     device: str
     started_at: float
@@ -58,18 +69,18 @@ class ArchivedStudy(FrozenModel):
             raise ValueError(f"there is no {JOURNAL}")
         return files
 
-    def lands(self, path: str) -> bool:
-        """Whether a file belongs into the directory of a study."""
-        return path in MADE_HERE or path.startswith((ENGINES, DISAGREEMENTS))
+    def is_extracted(self, path: str) -> bool:
+        """Tell files of the study directory from derived ones."""
+        return path in STUDY_FILES or path.startswith((ENGINES, DISAGREEMENTS))
 
 
 class Contents(FrozenModel):
-    """What ``archive.json`` says, the first file of an archive."""
+    """``archive.json``, the first file of an archive."""
 
     format: Literal["mlflow-ngraph archive"] = "mlflow-ngraph archive"
     schema_version: Literal[1] = 1
     package: str
-    """The version of mlflow-ngraph that wrote it."""
+    """Version of the mlflow-ngraph that wrote it."""
     studies: tuple[ArchivedStudy, ...] = Field(min_length=1)
 
     @field_validator("studies")
@@ -81,7 +92,7 @@ class Contents(FrozenModel):
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> Contents:
-        """Read the text of the file.
+        """Parse ``archive.json``.
 
         Parameters
         ----------
@@ -108,12 +119,12 @@ class Contents(FrozenModel):
             raise ArchiveError(f"{where}: {FILE} is not readable: {error}") from None
 
     def to_json(self) -> bytes:
-        """The text of the file; equal contents have equal text."""
+        """Serialize; equal contents give equal text."""
         return (self.model_dump_json(indent=1) + "\n").encode()
 
     def members(self) -> Iterator[tuple[ArchivedStudy, str, ArchivedFile]]:
-        """The files in the order in which they stand in the archive, behind this one."""
+        """Files in the order of the archive."""
         for study in self.studies:
-            # The journal first: nothing else is worth reading if that cannot be.
+            # The journal comes first: without it nothing else is worth reading.
             for path in sorted(study.files, key=lambda path: (path != JOURNAL, path)):
                 yield study, path, study.files[path]

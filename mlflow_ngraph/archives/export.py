@@ -1,21 +1,22 @@
-"""Studies become one file, with all that it takes to record them on any server and to check every figure."""
+"""Export studies into one file from which they can be recorded and recomputed anywhere."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from mlflow_ngraph.archives import contents
 from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
-from mlflow_ngraph.archives.tar_file import Writer
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.files import damage, digest_files, sha256
 from mlflow_ngraph.errors import ArchiveError, UsageError
@@ -27,29 +28,26 @@ from mlflow_ngraph.validation import explain
 from mlflow_ngraph.version import __version__
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsRead
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from mlflow_ngraph.execute.record import StudyRecord
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An archive that was written."""
+    """A written archive."""
 
     path: Path
     size_bytes: int
     studies: tuple[ArchivedStudy, ...]
     lacking: Mapping[str, str]
-    """Engines that are not in it, by id, with why: they are missing or have changed."""
+    """Reasons for missing engines, by id: the files are gone or have changed."""
     signed_by: str | None
     """Fingerprint of the key."""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A study, and where its files lie."""
+    """A study with the places of its files."""
 
     study: ArchivedStudy
     files: Mapping[str, Path]
@@ -64,18 +62,16 @@ def export(
     replace: bool = False,
     on_wait: Callable[[Path], None] = lambda directory: None,
 ) -> Exported:
-    """Write studies into an archive. Equal studies give equal archives, to the last bit.
+    """Write studies into an archive. Equal studies give equal archives, bit for bit.
 
     Parameters
     ----------
-    directories : Sequence[Path]
-        Of the studies.
     key : Ed25519PrivateKey | None
         Signs it.
     replace : bool
-        Whether another file may be in its place.
+        Overwrite an existing file.
     on_wait : Callable[[Path], None]
-        Called before waiting for another process that runs or records one of them.
+        Called before waiting for a process that runs or records one of the studies.
 
     Raises
     ------
@@ -99,7 +95,7 @@ def export(
             temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ngraph-export-")))
             sources = []
             for number, directory in enumerate(directories):
-                journal.first(directory)  # complains where there is no study, before anything is made there
+                journal.first(directory)  # refuses a directory without a study before writing to it
                 wait = lambda directory=directory: on_wait(directory)  # noqa: E731 - of this directory
                 stack.enter_context(Journal(directory, on_wait=wait))
                 derived = temporary / str(number)
@@ -121,22 +117,22 @@ def export(
 
 
 def _source(directory: Path, derived: Path) -> _Source:
-    """The files of a study, its tables among them, which are made in the folder ``derived``."""
+    """Collect the files of a study. Tables are derived into the folder ``derived``."""
     record = replay.load(directory)
     files.write(record, directory, derived, None, {}, {})
     (derived / journal.FILE_NAME).unlink(missing_ok=True)
-    # What is missing here is made from the journal; what is here is what the study was started with.
-    here = [place for name in contents.MADE_HERE if (place := directory / name).is_file()]
+    # Existing files are those that the study was started with. Missing ones are derived from the journal.
+    here = [place for name in contents.STUDY_FILES if (place := directory / name).is_file()]
     places = {path.name: path for path in (*sorted(derived.iterdir()), *here)}
     lacking, engines = {}, dict[str, str]()
-    for engine, source, named in _engines(record):
-        problem = damage(directory / source, named)
+    for engine in (engine for lane in record.lanes.values() for engine in lane.engines):
+        problem = damage(directory / engine.directory, engine.files)
         if problem:
-            lacking[engine] = problem
+            lacking[engine.id] = problem
             continue
-        for path, digest in named.items():
-            places[f"{source}/{path}"] = directory / source / path
-            engines[f"{source}/{path}"] = digest
+        for path, digest in engine.files.items():
+            places[f"{engine.directory}/{path}"] = directory / engine.directory / path
+            engines[f"{engine.directory}/{path}"] = digest
     kept = directory / contents.DISAGREEMENTS
     places |= {f"{contents.DISAGREEMENTS}{path}": kept / path for path in digest_files(kept)} if kept.is_dir() else {}
     listed = {
@@ -151,53 +147,52 @@ def _source(directory: Path, derived: Path) -> _Source:
     return _Source(study, places, lacking)
 
 
-def _engines(record: StudyRecord) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    """Id, directory and digests of every engine."""
-    for lane in record.lanes.values():
-        for engine in lane.engines:
-            yield engine.id, engine.directory, engine.files
-
-
 def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | None) -> str | None:
-    """Write the archive; returns the fingerprint of the key."""
+    """Write the archive, and return the fingerprint of the key."""
     table = Contents(package=__version__, studies=tuple(source.study for source in sources))
     content, by = table.to_json(), None
     if len(content) > contents.MAX_BYTES:
         raise ArchiveError("these studies have too many files for one archive: export fewer of them at once")
     places = {(source.study.study_id, path): place for source in sources for path, place in source.files.items()}
     with partial.open("wb") as stream:
-        writer = Writer(stream)
-        _add(writer, contents.FILE, content)
-        if key is not None:
-            _add(writer, contents.SIGNATURE_FILE, signing.sign(content, key))
-            by = signing.fingerprint(signing.public_blob(signing.public_text(key)))
-        for study, path, file in table.members():
-            place = places[study.study_id, path]
-            writer.begin(f"{study.study_id}/{path}", file.size)
-            if _copy(place, writer, file.size) != file.sha256:
-                raise ArchiveError(f"{place} has changed while it was exported")
-            writer.end_file()
-        writer.end()
+        with tarfile.open(
+            fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="strict"
+        ) as tar:
+            _add(tar, contents.FILE, len(content), io.BytesIO(content))
+            if key is not None:
+                signature = signing.sign(content, key)
+                _add(tar, contents.SIGNATURE_FILE, len(signature), io.BytesIO(signature))
+                by = signing.fingerprint(signing.public_blob(signing.public_text(key)))
+            for study, path, file in table.members():
+                place = places[study.study_id, path]
+                with place.open("rb") as source:
+                    hashed = _Hashed(source)
+                    _add(tar, f"{study.study_id}/{path}", file.size, hashed)
+                if hashed.digest.hexdigest() != file.sha256:
+                    raise ArchiveError(f"{place} has changed while it was exported")
         stream.flush()
-        # It is carried elsewhere, and what is here may be cleaned away then.
+        # The originals may be deleted once the archive is carried elsewhere.
         os.fsync(stream.fileno())
     with suppress(OSError):
         partial.chmod(0o644)
     return by
 
 
-def _add(writer: Writer, name: str, content: bytes) -> None:
-    writer.begin(name, len(content))
-    writer.write(content)
-    writer.end_file()
+def _add(tar: tarfile.TarFile, name: str, size: int, content: SupportsRead[bytes]) -> None:
+    try:
+        tar.addfile(contents.member(name, size), content)
+    except UnicodeEncodeError:
+        raise ArchiveError(f"the file name {name!r} cannot be written into an archive") from None
 
 
-def _copy(place: Path, writer: Writer, size: int) -> str:
-    """Copy as much of a file as it had when it was listed; returns the digest of that."""
-    digest, left = hashlib.sha256(), size
-    with place.open("rb") as stream:
-        while left and (chunk := stream.read(min(left, _CHUNK))):
-            digest.update(chunk)
-            writer.write(chunk)
-            left -= len(chunk)
-    return digest.hexdigest()
+class _Hashed:
+    """File that is hashed while it is read. One that has become shorter ends in zeros, and so has another digest."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._source.read(size)
+        self.digest.update(piece)
+        return piece.ljust(size, b"\0")

@@ -1,7 +1,7 @@
-"""Studies out of an archive: first all of it is checked, and only then is anything written.
+"""Import studies from an archive, after all of it has been checked.
 
-Who made an archive may mean harm. Its bytes are compared with its table of contents (`tape`), every line of a journal with the
-check that it carries, and every engine with what the journal says of it. Nothing of it is loaded or run.
+An archive may be malicious. Its files are compared with its table of contents, lines of journals with their checks, and
+engines with the journal. Nothing from it is loaded or executed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,7 +19,6 @@ from typing import IO, Literal
 
 from mlflow_ngraph.archives import contents
 from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
-from mlflow_ngraph.archives.tar_file import Reader
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.files import is_plain
@@ -30,28 +30,29 @@ from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.processes import disk_space
 
 State = Literal["imported", "continued", "unchanged"]
-"""What became of a study: it was not here; what was here was the beginning of it; it, or more of it, was here already."""
+"""Result for a study: new, extended (the local journal was its beginning), or already present."""
 
+_CHUNK = 1 << 20
 _LONGEST_LINE = 256 << 20
-"""Bytes of a line of a journal."""
+"""Largest line of a journal in bytes."""
 _OF_RECORDING = ("lane_recorded", "recording_failed", "study_recorded")
-"""Events that say nothing of what was measured."""
+"""Events that do not concern measurements."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive that has been checked."""
+    """A checked archive."""
 
     path: Path
     contents: Contents
     digest: str
-    """sha256 of its table of contents, which stands for all of it."""
+    """sha256 of the table of contents, which covers the whole archive."""
     trusted: Trusted
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """A study of an archive that is here now."""
+class Imported:
+    """An imported study."""
 
     study: ArchivedStudy
     directory: Path
@@ -59,12 +60,12 @@ class Arrived:
 
 
 def check(path: Path, rules: Rules) -> Archive:
-    """Read an archive to its end and compare everything in it; writes nothing.
+    """Verify every byte of an archive. Writes nothing.
 
     Parameters
     ----------
     rules : Rules
-        Whom to believe.
+        Trusted signers.
 
     Raises
     ------
@@ -76,11 +77,11 @@ def check(path: Path, rules: Rules) -> Archive:
     where = str(path)
     try:
         with path.open("rb") as stream:
-            reader = Reader(stream, where)
+            reader = _Reader(stream, where)
             content, signature, table = _opened(reader, where)
             trusted = trusting.require(content, signature, path, rules)
             for study, name, file in table.members():
-                pieces = _whole(reader, study, name, file, where)
+                pieces = _verified(reader, study, name, file, where)
                 if name == journal.FILE_NAME:
                     _check_study(study, pieces, f"{where}: {study.study_id}/{name}")
                 for _ in pieces:
@@ -91,15 +92,15 @@ def check(path: Path, rules: Rules) -> Archive:
     return Archive(path, table, hashlib.sha256(content).hexdigest(), trusted)
 
 
-def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = lambda directory: None) -> list[Arrived]:
-    """Give the studies of an archive their places. Doing it again changes nothing.
+def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = lambda directory: None) -> list[Imported]:
+    """Extract the studies of an archive. Repeating it changes nothing.
 
     Parameters
     ----------
     studies : Path
-        The folder of all studies.
+        Folder of all studies.
     on_wait : Callable[[Path], None]
-        Called before waiting for another process that runs or records one of them.
+        Called before waiting for a process that runs or records one of the studies.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = la
         try:
             _extract(archive, temporary)
             return [
-                _settle(study, temporary / study.study_id, studies / study.study_id, on_wait)
+                _place(study, temporary / study.study_id, studies / study.study_id, on_wait)
                 for study in archive.contents.studies
             ]
         finally:
@@ -124,8 +125,58 @@ def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = la
         raise ArchiveError(f"cannot unpack {archive.path} into {studies}: {error.strerror or error}") from None
 
 
-def _opened(reader: Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
-    """The table of contents, its signature, and what it says."""
+class _Reader:
+    """Reader of a tar file that must have given files, byte for byte.
+
+    Comparing headers instead of interpreting them leaves no room for links, second names or wrong sizes.
+    """
+
+    def __init__(self, stream: IO[bytes], where: str) -> None:
+        self._stream = stream
+        self._where = where
+
+    def file(self, name: str, size: int) -> Iterator[bytes]:
+        """Pieces of the next file, which must be this one."""
+        expected = contents.member(name, size).tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
+        if self._take(len(expected)) != expected:
+            raise ArchiveError(f"{self._where}: has changed, or was not written by mlflow-ngraph, before {name!r}")
+        for start in range(0, size, _CHUNK):
+            yield self._take(min(size - start, _CHUNK))
+        if any(self._take(-size % tarfile.BLOCKSIZE)):
+            raise ArchiveError(f"{self._where}: has changed behind {name!r}")
+
+    def small(self, name: str, limit: int) -> bytes | None:
+        """Content of the next file if it has this name, else None. Its size in bytes is limited."""
+        start = self._stream.tell()
+        try:
+            entry = tarfile.TarInfo.frombuf(self._take(tarfile.BLOCKSIZE), "utf-8", "replace")
+        except tarfile.HeaderError:
+            return None
+        finally:
+            self._stream.seek(start)
+        if entry.name != name:
+            return None
+        if not 0 <= entry.size <= limit:
+            raise ArchiveError(f"{self._where}: {name} has {entry.size} bytes, and may have {limit}")
+        return b"".join(self.file(name, entry.size))
+
+    def end(self) -> None:
+        """Check the end of the archive: nothing but zeros, as many as belong there."""
+        size = 2 * tarfile.BLOCKSIZE
+        size += -(self._stream.tell() + size) % tarfile.RECORDSIZE
+        if any(self._take(size)) or self._stream.read(1):
+            raise ArchiveError(
+                f"{self._where}: has something behind its last file that was not written by mlflow-ngraph"
+            )
+
+    def _take(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        if len(content) != size:
+            raise ArchiveError(f"{self._where}: is cut off, after {self._stream.tell()} bytes")
+        return content
+
+
+def _opened(reader: _Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
     content = reader.small(contents.FILE, contents.MAX_BYTES)
     if content is None:
         raise ArchiveError(f"{where}: is no archive of studies: 'mlflow-ngraph study export' writes such")
@@ -133,8 +184,8 @@ def _opened(reader: Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
     return content, reader.small(contents.SIGNATURE_FILE, signing.MAX_BYTES), table
 
 
-def _whole(reader: Reader, study: ArchivedStudy, name: str, file: ArchivedFile, where: str) -> Iterator[bytes]:
-    """The pieces of a file; its digest is compared when all of them were taken."""
+def _verified(reader: _Reader, study: ArchivedStudy, name: str, file: ArchivedFile, where: str) -> Iterator[bytes]:
+    """Pieces of a file. Its digest is compared after the last one."""
     digest = hashlib.sha256()
     for piece in reader.file(f"{study.study_id}/{name}", file.size):
         digest.update(piece)
@@ -144,7 +195,7 @@ def _whole(reader: Reader, study: ArchivedStudy, name: str, file: ArchivedFile, 
 
 
 def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> None:
-    """Make sure that a journal is one of this study, and that the engines of the archive are those that it speaks of."""
+    """Check the journal's study, and compare engines with the journal's digests."""
     try:
         record = replay.fold(journal.parsed(_lines(pieces, where), where))
     except replay.EventError as error:
@@ -160,7 +211,6 @@ def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> N
 
 
 def _engine_files(record: StudyRecord, where: str) -> dict[str, str]:
-    """sha256 by path within the study of all files of engines."""
     digests: dict[str, str] = {}
     for lane in record.lanes.values():
         for engine in lane.engines:
@@ -172,7 +222,7 @@ def _engine_files(record: StudyRecord, where: str) -> dict[str, str]:
 
 
 def _lines(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
-    """Whole lines of what comes in pieces; what stands behind the last one is one, too, and is none of a journal."""
+    """Split pieces into lines. A remainder without a newline is a line that no journal has."""
     begun = b""
     for piece in pieces:
         *lines, begun = (begun + piece).split(b"\n")
@@ -185,38 +235,33 @@ def _lines(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
 
 
 def _extract(archive: Archive, target: Path) -> None:
-    """Write what belongs into the directories of studies, and compare it once more: somebody may have changed it since."""
+    """Extract the files of study directories, comparing them again: the archive may have changed since."""
     where = str(archive.path)
     with archive.path.open("rb") as stream:
-        reader = Reader(stream, where)
+        reader = _Reader(stream, where)
         content, _, _ = _opened(reader, where)
         if hashlib.sha256(content).hexdigest() != archive.digest:
             raise ArchiveError(f"{where}: has changed since it was checked")
         for study, name, file in archive.contents.members():
-            pieces = _whole(reader, study, name, file, where)
-            if study.lands(name):
+            pieces = _verified(reader, study, name, file, where)
+            if study.is_extracted(name):
                 place = target / study.study_id / name
                 place.parent.mkdir(parents=True, exist_ok=True)
                 with place.open("xb") as output:
-                    _write(pieces, output)
+                    output.writelines(pieces)
+                    output.flush()
+                    os.fsync(output.fileno())
             else:
                 for _ in pieces:
                     pass
         reader.end()
 
 
-def _write(pieces: Iterable[bytes], output: IO[bytes]) -> None:
-    for piece in pieces:
-        output.write(piece)
-    output.flush()
-    os.fsync(output.fileno())
-
-
-def _settle(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]) -> Arrived:
-    """Give a study its name, unless it has it already."""
+def _place(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]) -> Imported:
+    """Move a study to its place, unless it is there already."""
     with suppress(OSError):
         source.rename(place)  # onto nothing, or an empty directory
-        return Arrived(study, place, "imported")
+        return Imported(study, place, "imported")
     with Journal(place, on_wait=lambda: on_wait(place)):
         here, there = (list(journal.read(directory)) for directory in (place, source))
         common = next(
@@ -224,7 +269,7 @@ def _settle(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[
             min(len(here), len(there)),
         )
         if _only_recording(there[common:]):
-            return Arrived(study, place, "unchanged")
+            return Imported(study, place, "unchanged")
         if not _only_recording(here[common:]):
             raise ArchiveError(
                 f"study {study.study_id} went on in another way here than in the archive, from line {common + 1} of its journal on: "
@@ -233,7 +278,7 @@ def _settle(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[
         replaced = source.with_name(f"{source.name}.replaced")
         place.rename(replaced)
         source.rename(place)
-    return Arrived(study, place, "continued")
+    return Imported(study, place, "continued")
 
 
 def _only_recording(events: Iterable[journal.Event]) -> bool:

@@ -60,7 +60,7 @@ def document(answer: BestEngine) -> dict[str, Any]:
 def _undecided(answer: BestEngine) -> str:
     chosen = answer.chosen
     figure = undecided.figure(chosen.value, chosen.metric, CELL_METRICS[chosen.metric].unit)
-    return undecided.said(answer.rivals, chosen.row, figure)
+    return undecided.sentence(answer.rivals, chosen.row, figure)
 
 
 def _why(answer: BestEngine) -> str:
@@ -72,7 +72,7 @@ def _why(answer: BestEngine) -> str:
         said += f" ({', '.join(f'{count} {why}' for why, count in answer.left_out.items())} left out)"
     if other is None:
         return f"{said}; there is no other engine behind it"
-    apart = "" if answer.told_apart else ", which cannot be told from it"
+    apart = "" if answer.significant else ", which cannot be told from it"
     return f"{said}; the next is {other.name} with {_text(other, chosen.metric)}{apart}"
 
 

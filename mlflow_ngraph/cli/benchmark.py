@@ -375,8 +375,8 @@ def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print the results, best first, where to look for more, and what follows from them."""
     from mlflow_ngraph.analysis.closing import answers
-    from mlflow_ngraph.tables.races import told
-    from mlflow_ngraph.tables.summary import refers_to, sheet, summary_rows
+    from mlflow_ngraph.tables import races
+    from mlflow_ngraph.tables.summary import references, sheet, summary_rows
 
     if as_json:
         output.print_json(
@@ -387,7 +387,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "where": dict(outcome.where),
                 "unrecorded": outcome.unrecorded,
                 "answers": answers(outcome.record),
-                "refers_to": refers_to(outcome.record),
+                "refers_to": references(outcome.record),
                 "rows": [asdict(row) for row in summary_rows(outcome.record)],
                 "races": dict(outcome.record.races),
                 "left_out": dict(outcome.record.left_out),
@@ -396,7 +396,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
         return
     console = output.console()
     tables.show(console, sheet(outcome.record))
-    for line in told(outcome.record):
+    for line in races.results(outcome.record):
         console.print(line, markup=False, soft_wrap=True)
     console.print()
     for what, where in {"directory": outcome.directory, **outcome.where}.items():

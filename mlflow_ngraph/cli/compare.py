@@ -15,7 +15,7 @@ from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.analysis.listing import Found
+    from mlflow_ngraph.analysis.listing import FoundRuns
     from mlflow_ngraph.analysis.pivot import Pivot
     from mlflow_ngraph.analysis.selection import Selection
 
@@ -114,7 +114,7 @@ def _answer(asked: Asked, question: ComparisonRequest) -> Pivot:
     return answer
 
 
-def _compared(asked: Asked, question: ComparisonRequest, runs: Found) -> Pivot:
+def _compared(asked: Asked, question: ComparisonRequest, runs: FoundRuns) -> Pivot:
     from mlflow_ngraph.analysis import compare as comparing
     from mlflow_ngraph.analysis.pivot import Pivot
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.metrics import metric_title
 from mlflow_ngraph.tables.sheet import Column, Sheet, faint, markdown
-from mlflow_ngraph.tables.summary import fallback_note, measured_with
+from mlflow_ngraph.tables.summary import environment_warning, fallback_note
 from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, csv_cell, harmless, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -41,7 +41,7 @@ def show(pivot: Pivot, intervals: bool) -> None:
 def text(pivot: Pivot, form: str, intervals: bool) -> str:
     """A comparison in a format that other programs read."""
     if form == "json":
-        return output.json_text(pivot.told)
+        return output.json_text(pivot.attrs)
     if form == "csv":
         return _csv(pivot)
     if form == "latex":
@@ -54,16 +54,16 @@ def long(pivot: Pivot) -> pd.DataFrame:
     """One row a number, with its interval, its verdict and what else is told about it."""
     import pandas as pd
 
-    about = {name: pivot.told[name] for name in ("metric", "unit", "baseline", "relative_to")}
+    about = {name: pivot.attrs[name] for name in ("metric", "unit", "baseline", "relative_to")}
     rows: pd.DataFrame = pd.DataFrame(
-        [{**value, **about, "which": ", ".join(_which(value))} for value in pivot.told["values"]]
+        [{**value, **about, "which": ", ".join(_which(value))} for value in pivot.attrs["values"]]
     )
     return rows
 
 
 def _notes(pivot: Pivot) -> Iterator[str]:
     """What a reader has to know about the whole table."""
-    attrs = pivot.told
+    attrs = pivot.attrs
     unit = "" if attrs["unit"] == "1" else f" in {attrs['unit']}"
     relative = f" relative to {attrs['relative_to']}" if attrs["relative_to"] else ""
     left_out = "".join(f", {count} {verdict}" for verdict, count in attrs["left_out"].items())
@@ -82,7 +82,7 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     if reasons:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {reasons.most_common(1)[0][0]}"
     for setting in dict.fromkeys(number["variables"] for number in attrs["values"] if number["variables"]):
-        yield measured_with(setting)
+        yield environment_warning(setting)
     if any(number["log_se"] is not None and number["ci_low"] is None for number in attrs["values"]):
         yield f"a figure may have {NO_INTERVAL}"
     if any(number["tied"] for number in attrs["values"]):
@@ -147,7 +147,7 @@ def _interval(number: dict[str, Any]) -> str:
 
 def _precisions(pivot: Pivot) -> set[str]:
     """The precisions that the shown cells computed in."""
-    return {number["precision_in_force"] for number in pivot.told["values"] if number["precision_in_force"]}
+    return {number["precision_in_force"] for number in pivot.attrs["values"] if number["precision_in_force"]}
 
 
 def _csv(pivot: Pivot) -> str:

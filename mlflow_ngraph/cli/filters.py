@@ -20,7 +20,7 @@ from mlflow_ngraph.text import harmless
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mlflow_ngraph.analysis.listing import Found
+    from mlflow_ngraph.analysis.listing import FoundRuns
     from mlflow_ngraph.analysis.selection import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -158,7 +158,7 @@ class Asked:
             until=moment(self._until) if self._until else None,
         )
 
-    def find(self) -> Found:
+    def find(self) -> FoundRuns:
         """The study runs of the servers and experiments.
 
         Raises
@@ -176,14 +176,14 @@ class Asked:
 
             return listing.find(uris, self._experiments)
 
-    def read(self, columns: Collection[str] | None = None, found: Found | None = None) -> pd.DataFrame:
+    def read(self, columns: Collection[str] | None = None, found: FoundRuns | None = None) -> pd.DataFrame:
         """All results of the servers and experiments whose studies have the tags; the other filters are not applied.
 
         Parameters
         ----------
         columns : Collection[str] | None
             Read only these, if all of them are documented ones.
-        found : Found | None
+        found : FoundRuns | None
             What `find` found, where it has been asked already; then it is the caller who has to `tell` its notes.
 
         Raises
@@ -200,7 +200,7 @@ class Asked:
             tell(known)
         return frame
 
-    def _read(self, columns: Collection[str] | None, runs: Found) -> pd.DataFrame:
+    def _read(self, columns: Collection[str] | None, runs: FoundRuns) -> pd.DataFrame:
         import pyarrow as pa
 
         from mlflow_ngraph.analysis import results
@@ -229,7 +229,7 @@ class Asked:
         return frame
 
 
-def tell(found: Found) -> None:
+def tell(found: FoundRuns) -> None:
     """What a reader of results should know, on standard error."""
     for note in found.notes:
         output.tell(f"note: {harmless(note)}")

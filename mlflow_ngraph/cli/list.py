@@ -15,7 +15,7 @@ from mlflow_ngraph.tables.sheet import Column, Head, Sheet, number
 from mlflow_ngraph.text import plain, rounded
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.release.inventory import Stocked
+    from mlflow_ngraph.release.inventory import ListedEngine
 
 
 @click.command("list", cls=FilteredCommand)
@@ -46,7 +46,7 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
     return 0
 
 
-def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
+def document(engine: ListedEngine, misfit: str | None) -> dict[str, Any]:
     """An engine for programs."""
     from mlflow_ngraph.addresses import shown
 
@@ -71,7 +71,7 @@ def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
     }
 
 
-def _show(engines: Sequence[Stocked], misfits: dict[str, str | None]) -> None:
+def _show(engines: Sequence[ListedEngine], misfits: dict[str, str | None]) -> None:
     fitting = sum(misfit == "" for misfit in misfits.values() if misfit is not None)
     tally = f"{len(engines)} engines, {fitting} of them fit this machine; models:/ENGINE names one"
     columns: list[Head] = [
@@ -87,7 +87,7 @@ def _show(engines: Sequence[Stocked], misfits: dict[str, str | None]) -> None:
     tables.show(output.console(), *sheets, tally if engines else "no engines")
 
 
-def _cells(engine: Stocked, misfit: str | None) -> tuple[Any, ...]:
+def _cells(engine: ListedEngine, misfit: str | None) -> tuple[Any, ...]:
     best = engine.best
     size = plain(best.get("engine_size_mb"))
     name, _, _, *chosen = engine.named
@@ -109,7 +109,7 @@ def _throughput(best: dict[str, Any]) -> str:
     return "" if throughput is None else f"{rounded(throughput)} (b{best['batch']})"
 
 
-def _order(engine: Stocked) -> tuple[str, str, float]:
+def _order(engine: ListedEngine) -> tuple[str, str, float]:
     """By workload and device, the fastest first."""
     best = engine.best
     return str(best["label"]), str(best["device"]), -(plain(best.get("throughput")) or 0.0)

@@ -96,7 +96,7 @@ def _show(promotion: Promotion) -> None:
     }[promotion.state]
     console.print(said, style=_STYLES[promotion.state], soft_wrap=True)
     if promotion.comparison is not None:
-        console.print(promotion.comparison.said, markup=False, soft_wrap=True)
+        console.print(promotion.comparison.text, markup=False, soft_wrap=True)
     for objection in promotion.objections:
         console.print(f"- {objection}", markup=False, soft_wrap=True)
     if promotion.state == "refused":

@@ -15,7 +15,7 @@ from mlflow_ngraph.errors import TrackingError, UsageError
 from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.release.inventory import Stocked
+    from mlflow_ngraph.release.inventory import ListedEngine
 
 
 @click.command(cls=FilteredCommand)
@@ -78,7 +78,7 @@ def prune(
     return 1 if problems else 0
 
 
-def _removed(going: Sequence[Stocked]) -> dict[str, str]:
+def _removed(going: Sequence[ListedEngine]) -> dict[str, str]:
     """Remove them one after the other; what could not be removed, and why, by model id."""
     from mlflow_ngraph.release import pruning
 
@@ -91,7 +91,9 @@ def _removed(going: Sequence[Stocked]) -> dict[str, str]:
     return problems
 
 
-def _documents(going: Sequence[Stocked], sizes: Mapping[str, int], problems: Mapping[str, str]) -> list[dict[str, Any]]:
+def _documents(
+    going: Sequence[ListedEngine], sizes: Mapping[str, int], problems: Mapping[str, str]
+) -> list[dict[str, Any]]:
     from mlflow_ngraph.cli.list import document
 
     return [
@@ -106,8 +108,8 @@ def _documents(going: Sequence[Stocked], sizes: Mapping[str, int], problems: Map
 
 
 def _show(
-    engines: Sequence[Stocked],
-    going: Sequence[Stocked],
+    engines: Sequence[ListedEngine],
+    going: Sequence[ListedEngine],
     sizes: Mapping[str, int],
     problems: Mapping[str, str],
     yes: bool,
@@ -135,7 +137,7 @@ def _show(
     tables.show(output.console(), sheet)
 
 
-def _cells(engine: Stocked, sizes: Mapping[str, int], problems: Mapping[str, str], yes: bool) -> tuple[Any, ...]:
+def _cells(engine: ListedEngine, sizes: Mapping[str, int], problems: Mapping[str, str], yes: bool) -> tuple[Any, ...]:
     state = problems.get(engine.model_id) or ("yes, interrupted before" if engine.interrupted and not yes else "yes")
     return (
         *engine.named,

@@ -19,7 +19,7 @@ from mlflow_ngraph.errors import NO_GOOD_ANSWER, UsageError
 from mlflow_ngraph.objectives import Limit
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.analysis.listing import Found
+    from mlflow_ngraph.analysis.listing import FoundRuns
     from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking
     from mlflow_ngraph.analysis.selection import Selection
     from mlflow_ngraph.release.best import BestEngine
@@ -130,7 +130,7 @@ def _ask(given: dict[str, Any], objective: str | None, limits: list[Limit], trus
     return best.answer(ranking, {server.name: server.uri for server in runs.servers}, rules)
 
 
-def _ranking(asked: Asked, selection: Selection, question: EngineQuestion, runs: Found) -> Ranking:
+def _ranking(asked: Asked, selection: Selection, question: EngineQuestion, runs: FoundRuns) -> Ranking:
     """The engines that may be meant, best first: as this machine has kept it, or a new one."""
     from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.analysis.ranking import Ranking

@@ -184,7 +184,7 @@ def _precision(row: pd.Series[Any]) -> str:
 
 
 def _notes(table: pd.DataFrame) -> Iterator[str]:
-    from mlflow_ngraph.tables.summary import measured_with
+    from mlflow_ngraph.tables.summary import environment_warning
 
     attrs = table.attrs
     limits = f", with {', '.join(attrs['limits'])}" if attrs["limits"] else ""
@@ -201,7 +201,7 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     if len(noisy):
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {noisy.value_counts().index[0]}"
     for setting in table["variables"].dropna().unique():
-        yield measured_with(setting)
+        yield environment_warning(setting)
     yield from _without_interval(table)
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/explanation/comparing.md"

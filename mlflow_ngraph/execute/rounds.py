@@ -340,7 +340,7 @@ def lack_of_memory(runner: LaneRunner, batch: int) -> str:
 def _shortfall(loaded: Loaded, adaptive: Adaptive) -> str:
     """What a reader should know of a cell that stopped before it had the rounds that were wanted; else empty.
 
-    How far intervals reach is said once for a whole study: `mlflow_ngraph.tables.summary.shortfall`.
+    How far intervals reach is said once for a whole study: `mlflow_ngraph.tables.summary.wide_intervals`.
     """
     if loaded.call_s < SETTLE_BELOW_S or len(loaded.durations) >= adaptive.min_rounds:
         return ""

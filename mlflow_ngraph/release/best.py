@@ -1,7 +1,7 @@
-"""The best measured engine for a purpose that fits this machine.
+"""Best measured engine that fits this machine.
 
-What the engines of a ranking would need is in their manifests, which are small: the first one whose engine fits this
-machine is the answer, and of those before it the reason is known.
+Requirements of engines are in their manifests, which are small. Manifests are read in the order of the ranking until
+one fits.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8
 _REASONS = 4
-"""Reasons that a message names."""
+"""Reasons named in a message."""
 
 
 @dataclass(frozen=True)
 class BestEngine:
-    """The engine, and why it and no other one."""
+    """The chosen engine, and its alternatives."""
 
     chosen: Candidate
     remote: Remote
     manifest: Manifest
     passed_over: tuple[tuple[Candidate, str], ...]
-    """Those that would have been better, best first, with the reason."""
+    """Better engines that do not fit, the best first, with the reason."""
     next_best: Candidate | None
-    """The best of the other engines behind it, which nobody has looked at."""
-    told_apart: bool
-    """Whether it is known to be better than that one; of what was passed over nobody asks."""
+    """Next engine of the ranking; its manifest was not read."""
+    significant: bool
+    """The chosen engine is significantly better than the next one."""
     considered: int
     """Cells that are ok, have an engine and keep all bounds."""
     left_out: Mapping[str, int]
-    """Cells that do not count, by why."""
+    """Number of excluded cells by reason."""
     rivals: tuple[Rival, ...]
-    """The cells that could be better and would fit this machine: with any, nobody knows the best."""
+    """Cells that fit this machine and could be better. With any, the answer is undecided."""
 
 
 def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting.EVERYTHING) -> BestEngine:
-    """The first engine of a ranking that is trusted and fits this machine.
+    """First engine of a ranking that is trusted and fits this machine.
 
     Parameters
     ----------
     servers : Mapping[str, str]
-        Tracking URIs by the names that the table has for them, which lack passwords.
+        Tracking URIs by their names in the table, which lack passwords.
     rules : Rules
-        Whom to believe.
+        Trusted sources.
 
     Raises
     ------
@@ -73,9 +73,9 @@ def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting
         if not reason and remote is not None and manifest is not None:
             behind = [other for other in ranked[len(passed_over) + 1 :] if other.model_id != candidate.model_id]
             next_best = behind[0] if behind else None
-            told_apart = bool(passed_over) or next_best is None or next_best.row["cell"] not in ranking.tied
+            significant = bool(passed_over) or next_best is None or next_best.row["cell"] not in ranking.tied
             return BestEngine(
-                candidate, remote, manifest, tuple(passed_over), next_best, told_apart, len(ranked), ranking.left_out,
+                candidate, remote, manifest, tuple(passed_over), next_best, significant, len(ranked), ranking.left_out,
                 _rivals(ranking, len(passed_over), servers, rules),
             )  # fmt: skip
         first = first or manifest
@@ -84,10 +84,7 @@ def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting
 
 
 def _rivals(ranking: Ranking, place: int, servers: Mapping[str, str], rules: Rules) -> tuple[Rival, ...]:
-    """What could beat the chosen one here. Without an engine to look at, the device tells whether it would fit.
-
-    Another batch size of the chosen engine is no other choice.
-    """
+    """Rivals of the chosen engine that fit this machine; without an engine, the device decides."""
     chosen = ranking.candidates[place]
     able = [rival for rival in ranking.rivals_of(place) if not rival.same_engine]
     without = [rival for rival in able if rival.row["model_id"] is None and rival.row["device"] == chosen.row["device"]]
@@ -100,9 +97,9 @@ def _rivals(ranking: Ranking, place: int, servers: Mapping[str, str], rules: Rul
 def _looked_at(
     ranked: Sequence[Candidate], servers: Mapping[str, str], rules: Rules
 ) -> Iterator[tuple[Candidate, Remote | None, Manifest | None, str]]:
-    """Candidates in their order, with what is known of their engines and why they do not fit, if they do not.
+    """Candidates in their order, with manifest and reason for exclusion.
 
-    The first engine mostly is the one. If it is not, several manifests are brought at the same time.
+    Usually the first one fits. If it does not, manifests are fetched concurrently.
     """
     known: dict[str, tuple[Remote | None, Manifest | None, str]] = {}
     without = {name: compatibility.unavailable(name) for name in {str(cell.row["compiler"]) for cell in ranked}}
@@ -133,13 +130,12 @@ def _look(model_id: str, tracking_uri: str, rules: Rules) -> tuple[Remote | None
     try:
         remote = download.of_id(model_id, tracking_uri)
         manifest = trusted_manifest(remote, rules).manifest
-    except (EngineError, TrackingError) as error:  # one that is gone is no reason to do without the others
+    except (EngineError, TrackingError) as error:  # a deleted engine must not prevent using others
         return None, None, str(error)
     return remote, manifest, compatibility.incompatibility(manifest)
 
 
 def _none(passed_over: Sequence[tuple[Candidate, str]], best: Manifest | None) -> str:
-    """Why no engine fits, and what to do."""
     reasons: dict[str, list[Candidate]] = {}
     for candidate, reason in passed_over:
         reasons.setdefault(reason, []).append(candidate)

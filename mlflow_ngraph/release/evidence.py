@@ -1,4 +1,4 @@
-"""Why an engine was promoted, as Markdown in the description of its version: figures, what it is, where it comes from."""
+"""Description of a promoted version in Markdown: figures, identity and origin of the engine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mlflow_ngraph.analysis.champion import Duel
-from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, METRICS
+from mlflow_ngraph.analysis.champion import EngineComparison
+from mlflow_ngraph.metrics import CELL_METRICS, METRICS
 from mlflow_ngraph.release.logged_engine import LoggedEngine
-from mlflow_ngraph.tables import sheet
+from mlflow_ngraph.tables import baselines, sheet
 from mlflow_ngraph.tables.sheet import Cell, Part, Sheet
 from mlflow_ngraph.tables.summary import precisions
 from mlflow_ngraph.text import decimals, rounded
@@ -36,19 +36,19 @@ def markdown(
     candidate: LoggedEngine,
     cell: Mapping[str, Any] | None,
     over: tuple[str, Mapping[str, Any] | None] | None,
-    comparison: Duel | None,
+    comparison: EngineComparison | None,
     overruled: Sequence[str],
 ) -> str:
-    """The description.
+    """Write the description.
 
     Parameters
     ----------
     cell : Mapping[str, Any] | None
-        The one that the candidate is judged by.
+        The candidate's best cell.
     over : tuple[str, Mapping[str, Any] | None] | None
-        The version of the champion before, and the cell that it is judged by.
+        Version of the previous champion, and its best cell.
     overruled : Sequence[str]
-        What spoke against the promotion, and was overruled.
+        Objections that were overruled.
     """
     manifest = candidate.manifest
     sizes = ", ".join(map(str, manifest.spec.batch_sizes))
@@ -57,13 +57,12 @@ def markdown(
     parts: list[Part] = [Cell(title, tone="heading")]
     if overruled:
         parts.append(Sheet("Promoted by force, although:", (), (), overruled))
-    against = [] if comparison is None else [f"Against the champion before: {comparison.said}."]
+    against = [] if comparison is None else [f"Against the champion before: {comparison.text}."]
     parts += [_figures(cell, over), *against, _facts(candidate, precision)]
     return schema.cut(f"{sheet.markdown(*parts)}\n", MAX_DESCRIPTION)
 
 
 def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] | None] | None) -> Sheet:
-    """A table of figures, with those of the champion beside them where there is one."""
     columns: list[tuple[str, Mapping[str, Any]]] = [("this engine", cell or {})]
     if over is not None:
         columns.append((f"version {over[0]} before", over[1] or {}))
@@ -73,7 +72,8 @@ def _figures(cell: Mapping[str, Any] | None, over: tuple[str, Mapping[str, Any] 
         shown = [figure(values, name) for _, values in columns]
         if METRICS[name].of_baseline:
             shown = [
-                text and f"{text} over {_baseline(values)}" for text, (_, values) in zip(shown, columns, strict=True)
+                text and f"{text} over {baselines.of_row(values)}"
+                for text, (_, values) in zip(shown, columns, strict=True)
             ]
         if any(shown):
             rows.append([title if unit == "1" else f"{title} [{unit}]", *shown])
@@ -106,7 +106,7 @@ def _facts(candidate: LoggedEngine, precision: str) -> Sheet:
 
 
 def figure(values: Mapping[str, Any], name: str) -> str:
-    """A figure with its 95 % interval, or with its standard deviation; empty where there is none."""
+    """Figure with its 95 % interval or standard deviation; empty where it is missing."""
     value = _number(values.get(name))
     if value is None:
         return ""
@@ -115,12 +115,6 @@ def figure(values: Mapping[str, Any], name: str) -> str:
     if low is not None and high is not None:
         return f"{written(value)} [{written(low)}, {written(high)}]"
     return written(value) + ("" if spread is None else f" ± {written(spread)}")
-
-
-def _baseline(values: Mapping[str, Any]) -> str:
-    """What the ratios of a cell refer to; tables of older versions do not say it."""
-    label = values.get(BASELINE_COLUMN)
-    return label if isinstance(label, str) and label else EAGER
 
 
 def _number(value: Any) -> float | None:

@@ -1,8 +1,7 @@
-"""The MLflow flavor ``ngraph``: engines as models that MLflow saves, logs, registers, loads and serves.
+"""MLflow flavor ``ngraph``: save, log, load and serve engines as MLflow models.
 
-`load_model` needs neither pyfunc nor anything that a model brings along: it runs no code of the model's, only the
-runtime that its engine was compiled for. ``mlflow.pyfunc.load_model`` and ``mlflow models serve`` come in through
-`_load_pyfunc`.
+`load_model` does without pyfunc and runs no code from the model, only the engine's runtime.
+``mlflow.pyfunc.load_model`` and ``mlflow models serve`` call `_load_pyfunc`.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ def load_model(
     tracking_uri: str | None = None,
     trust: str | Path | None = None,
 ) -> LoadedEngine:
-    """An engine that runs, from a package on disk or from a tracking server.
+    """Load an engine from a package on disk or from a tracking server.
 
-    Every file is checked against its digest, what the engine needs against this machine, and where it comes from against
-    the trust rules, before a runtime sees any of it. A package from a server must have the manifest that was logged.
+    Digests, requirements and trust rules are checked before a runtime opens any file. A package from a server must have
+    the logged manifest.
 
     Parameters
     ----------
@@ -53,7 +52,7 @@ def load_model(
         A directory, or what MLflow calls a model: ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``,
         ``runs:/...``.
     batching : Batching
-        What to do with batch sizes that the engine was not compiled for: ``exact`` refuses them, ``pad`` fills up,
+        Policy for batch sizes that the engine was not compiled for: ``exact`` refuses them, ``pad`` fills up,
         ``split`` cuts into pieces.
     tracking_uri : str | None
         MLflow's own default when left out.
@@ -90,7 +89,7 @@ def load_model(
     except BaseException:
         temporary.cleanup()
         raise
-    # Runtimes map their files: they have to stay as long as the engine does.
+    # Runtimes map their files, which have to outlive the engine.
     finalize(engine, temporary.cleanup)
     return engine
 
@@ -111,14 +110,13 @@ def save_model(
     engine : LoadedEngine | str | Path
         A loaded engine, or the directory of a package.
     mlflow_model : Model | None
-        What MLflow has to say of the model already; given by MLflow.
+        Passed by MLflow.
     pip_requirements : Sequence[str] | None
-        Take the place of what the engine needs, such as this package's wheel.
+        Replace the engine's requirements, as with this package's wheel.
     extra_pip_requirements : Sequence[str]
-        Are needed besides.
+        Added to the requirements.
     sign : str | Path | Ed25519PrivateKey | None
-        A private key, or the file of one, that signs the new manifest. The signature of another package is not taken
-        over.
+        Private key or its file; signs the new manifest. A signature of the source package is not copied.
 
     Raises
     ------
@@ -142,9 +140,9 @@ def log_model(
     extra_pip_requirements: Sequence[str] = (),
     sign: str | Path | Ed25519PrivateKey | None = None,
 ) -> ModelInfo:
-    """Log a package to the tracking server that MLflow is configured to use, as a LoggedModel with its digest.
+    """Log a package as a LoggedModel with its digest.
 
-    Studies log their engines themselves; this is for engines that come from elsewhere, such as another server.
+    Studies log their engines themselves. This is for engines from elsewhere, such as another server.
 
     Parameters
     ----------
@@ -192,7 +190,7 @@ def log_model(
 
 
 class _Saver:
-    """What `Model.log` takes for the module of a flavor; remembers the digest of what it saved."""
+    """Flavor module for `Model.log` that keeps the digest of the saved package."""
 
     def __init__(self, key: Ed25519PrivateKey | None) -> None:
         self.__name__ = __name__
@@ -200,7 +198,7 @@ class _Saver:
         self._key = key
 
     def save_model(self, path: str, mlflow_model: Model, engine: Path, **options: Any) -> None:
-        """Called by MLflow with a directory that it uploads."""
+        """Called by MLflow with a directory to upload."""
         self.digest = _save(
             engine, Path(path), mlflow_model, options["pip_requirements"], options["extra_pip_requirements"], self._key
         )
@@ -214,7 +212,7 @@ def _save(
     extra_pip_requirements: Sequence[str],
     key: Ed25519PrivateKey | None,
 ) -> str:
-    """As `save_model`; returns the digest of the manifest."""
+    """As `save_model`; return the digest of the manifest."""
     from mlflow.models import Model
 
     package = open_package(_directory(engine))
@@ -247,26 +245,26 @@ def _directory(engine: LoadedEngine | str | Path) -> Path:
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> PyfuncEngine:
-    """Called by ``mlflow.pyfunc.load_model``. Batches of any size are served, unless ``batching`` is configured."""
+    """Called by ``mlflow.pyfunc.load_model``. Accepts all batch sizes, unless ``batching`` is configured."""
     batching = (model_config or {}).get("batching", "split")
     return PyfuncEngine(load_model(Path(path), batching=batching))
 
 
 class PyfuncEngine:
-    """What MLflow calls: outputs by name for inputs by name."""
+    """Engine behind ``mlflow.pyfunc``: mapping of inputs to mapping of outputs."""
 
     def __init__(self, engine: LoadedEngine) -> None:
         self.engine = engine
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> dict[str, NDArray[np.generic]]:
-        """The outputs for inputs that MLflow has compared with the signature.
+        """Run the engine on inputs that MLflow has checked against the signature.
 
         Parameters
         ----------
         model_input : Any
-            By name; where the engine has a single input, an array will do.
+            Arrays by name; a single array for an engine with one input.
         params : Mapping[str, Any] | None
-            There are none.
+            Unused.
 
         Raises
         ------
@@ -283,5 +281,4 @@ class PyfuncEngine:
         raise UsageError(f"expected a mapping with the inputs {names}, found {type(model_input).__name__}")
 
     def get_raw_model(self) -> LoadedEngine:
-        """The engine itself."""
         return self.engine

@@ -1,4 +1,4 @@
-"""The engines that a tracking server has, with their figures, and the names by which they are registered."""
+"""Engines of a tracking server, with their figures and registered names."""
 
 from __future__ import annotations
 
@@ -37,73 +37,72 @@ _OWN = (
 
 
 @dataclass(frozen=True)
-class Stocked:
+class ListedEngine:
     """An engine of a tracking server."""
 
     tracking_uri: str
     model: LoggedModel
     registered: tuple[tuple[str, str, tuple[str, ...]], ...]
-    """Name, version and aliases of every version that was made from it."""
+    """Name, version and aliases of each registered version."""
     cells: pd.DataFrame
-    """Its rows of the tidy table; of an engine without a study here, what its tags say."""
+    """Rows of the tidy table; derived from tags where the study is not recorded here."""
 
     @property
     def model_id(self) -> str:
-        """Of its LoggedModel."""
         return str(self.model.model_id)
 
     @property
     def batch_sizes(self) -> list[int]:
-        """Those that it was measured at."""
+        """Measured batch sizes."""
         return [int(batch) for batch in self.cells["batch"].dropna()]
 
     @property
     def named(self) -> tuple[str, ...]:
-        """What tells it from others: id, workload, device, compiler, precision, batch sizes."""
+        """Columns that identify the engine."""
         names = (self.best[name] for name in ("label", "device", "compiler_label", "precision"))
         return (self.model_id, *names, " ".join(map(str, self.batch_sizes)))
 
     @property
     def aliases(self) -> list[str]:
-        """``name@alias`` of every alias that points at it."""
+        """``name@alias`` of each alias."""
         return [f"{name}@{alias}" for name, _, aliases in self.registered for alias in aliases]
 
     @property
     def versions(self) -> list[str]:
-        """``name/version`` of every version made from it."""
+        """``name/version`` of each version."""
         return [f"{name}/{version}" for name, version, _ in self.registered]
 
     @property
     def signed_by(self) -> str | None:
-        """Fingerprint of the key that signed it, as the server says; `verify` checks it."""
+        """Fingerprint of the signing key as recorded on the server; `verify` checks it."""
         fingerprint = self.model.tags.get(Tag.SIGNED_BY)
         return None if fingerprint is None else str(fingerprint)
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody began to remove it and did not get to the end."""
+        """A removal was started and not finished."""
         return Tag.PRUNED in self.model.tags
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was logged."""
+        """Seconds since logging."""
         return max(0.0, time.time() - float(self.model.creation_timestamp) / 1e3)
 
     @cached_property
     def best(self) -> dict[str, Any]:
-        """The cell with the highest throughput, or its first one where none was measured."""
+        """Cell with the highest throughput, else the first one."""
         cell = champion.best(self.cells, champion.METRIC)
         return dict(cell if cell is not None else self.cells.iloc[0])
 
     @property
     def verdict(self) -> str | None:
-        """``ok`` if all its cells are; None where its study is not known here."""
+        """``ok`` if all cells are; None where the study is not recorded here."""
         verdicts = [str(verdict) for verdict in self.cells["verdict"].dropna()]
         others = [verdict for verdict in verdicts if verdict != str(Verdict.OK)]
         return next(iter(others or verdicts), None)
 
     def misfit(self) -> str | None:
-        """What keeps it from serving here; empty when nothing known does, None where its manifest is not to be had."""
+        """Reason that it cannot run here; empty if none is known, None without a manifest."""
         absent = compatibility.unavailable(str(self.cells["compiler"].iloc[0]))
         if absent:
             return absent
@@ -120,26 +119,26 @@ def read(
     *,
     metric: str = champion.METRIC,
     cache: bool = True,
-) -> list[Stocked]:
-    """The engines whose files are complete, or were being removed, and of which some cell is meant.
+) -> list[ListedEngine]:
+    """Read the complete or partly removed engines that match the selection.
 
     Parameters
     ----------
     metric : str
-        Is read besides what is always told.
+        Metric to read besides the usual ones.
     cache : bool
-        Whether to use tables that this machine keeps.
+        Use tables kept on this machine.
 
     Raises
     ------
     UnknownNameError
-        An experiment does not exist, or nothing has a name that is asked for.
+        An experiment does not exist, or a filter has no match.
     UsageError
         The filters let nothing through together.
     TrackingError
         A server cannot be reached.
     """
-    engines: list[Stocked] = []
+    engines: list[ListedEngine] = []
     for given in tracking_uris or (None,):
         uri = connection.resolve_uri(given)
         cells = results.select(Selection(tags=selection.tags), uri, experiments, columns=_columns(metric), cache=cache)
@@ -152,10 +151,10 @@ def read(
     return [engine for engine in engines if engine.model_id in meant]
 
 
-def misfits(engines: Sequence[Stocked]) -> dict[str, str | None]:
-    """What `Stocked.misfit` says of each, by model id; asked of several at the same time."""
+def misfits(engines: Sequence[ListedEngine]) -> dict[str, str | None]:
+    """`ListedEngine.misfit` by model id, computed concurrently."""
     with ThreadPoolExecutor(AT_ONCE, "ngraph-manifest") as pool:
-        answers = pool.map(Stocked.misfit, engines)
+        answers = pool.map(ListedEngine.misfit, engines)
         return {engine.model_id: answer for engine, answer in zip(engines, answers, strict=True)}
 
 
@@ -164,25 +163,24 @@ def _columns(metric: str) -> list[str]:
     return list(dict.fromkeys([*_OWN, *FILTER_COLUMNS, *estimates]))
 
 
-def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame, tagged: bool) -> list[Stocked]:
+def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame, tagged: bool) -> list[ListedEngine]:
     client = connection.reach(uri)
     with connection.talking(uri, "list the engines", connection.RECORDING):
-        models = [model for model in _models(client, experiments) if str(model.status) == "READY" or _doomed(model)]
+        models = [
+            model for model in _models(client, experiments) if str(model.status) == "READY" or Tag.PRUNED in model.tags
+        ]
         registered = Registry(client, uri).versions()
     measured = {str(name): rows for name, rows in cells.groupby("model_id", sort=False)}
-    # The tags that are asked for are those of a study run, which only the table knows of.
+    # Filters by tag refer to study runs, which only the table knows.
     models = [model for model in models if model.model_id in measured or not tagged]
     others = [model for model in models if model.model_id not in measured]
     with ThreadPoolExecutor(AT_ONCE, "ngraph-manifest") as pool:
         described = pool.map(lambda model: _unmeasured(model, uri, list(cells.columns)), others)
         measured.update(zip((model.model_id for model in others), described, strict=True))
     return [
-        Stocked(uri, model, tuple(registered.get(model.model_id, ())), measured[model.model_id]) for model in models
+        ListedEngine(uri, model, tuple(registered.get(model.model_id, ())), measured[model.model_id])
+        for model in models
     ]
-
-
-def _doomed(model: LoggedModel) -> bool:
-    return Tag.PRUNED in model.tags
 
 
 def _models(client: MlflowClient, experiments: Sequence[str] | None) -> list[LoggedModel]:
@@ -200,7 +198,7 @@ def _models(client: MlflowClient, experiments: Sequence[str] | None) -> list[Log
 
 
 def _unmeasured(model: LoggedModel, uri: str, columns: Sequence[str]) -> pd.DataFrame:
-    """Rows of an engine whose study is not on the server: what its manifest says, or else its tags."""
+    """Rows of an engine without its study, from the manifest or else from tags."""
     records: list[dict[str, Any]] = []
     with suppress(EngineError, TrackingError):
         records = logged_engine.rows(model.model_id, manifests.of(download.of_model(model, uri)))

@@ -1,4 +1,4 @@
-"""An engine of a tracking server with everything that is known of it: what it is, and what was measured."""
+"""Logged engine with its manifest and measurements."""
 
 from __future__ import annotations
 
@@ -41,24 +41,23 @@ class LoggedEngine:
     model: LoggedModel
     remote: Remote
     manifest: Manifest
-    """As it was logged: its digest is the one that the server has."""
+    """Manifest; its digest matches the server's."""
     cells: pd.DataFrame
-    """Rows of the tidy table, one a batch size; those of the manifest where the study is not on this server."""
+    """Rows of the tidy table, one per batch size; from the manifest where the study is not on this server."""
 
     @property
     def model_id(self) -> str:
-        """Of its LoggedModel."""
         return str(self.model.model_id)
 
     @property
     def name(self) -> str:
-        """The model as results call it, the compiler with its flags, and the precision."""
+        """Label, compiler with flags, and precision."""
         row = self.cells.iloc[0]
         return f"{row['label']} by {row['compiler_label']}, {row['precision']}"
 
     @property
     def doubts(self) -> list[str]:
-        """The cells that are not ``ok``, and why."""
+        """Cells that are not ``ok``, with reasons."""
         doubts = []
         for row in self.cells.to_dict("records"):
             if row["verdict"] != str(Verdict.OK):
@@ -68,7 +67,7 @@ class LoggedEngine:
 
 
 def load(client: MlflowClient, model_id: str, tracking_uri: str) -> LoggedEngine:
-    """An engine by the id of its LoggedModel. To be called within `connection.talking`.
+    """Load by id of the LoggedModel, within `connection.talking`.
 
     Raises
     ------
@@ -84,14 +83,14 @@ def load(client: MlflowClient, model_id: str, tracking_uri: str) -> LoggedEngine
 
 
 def find(named: str, batch: int | None, tracking_uri: str) -> str:
-    """The id of the LoggedModel that somebody means.
+    """Find the id of a LoggedModel.
 
     Parameters
     ----------
     named : str
         As `sources.find` takes it.
     batch : int | None
-        Which engine of a run.
+        Selects one of a run's engines.
 
     Raises
     ------
@@ -106,13 +105,7 @@ def find(named: str, batch: int | None, tracking_uri: str) -> str:
 
 
 def rivals(candidate: LoggedEngine, metric: str, batch: int | None) -> tuple[Mapping[str, Any], tuple[Rival, ...]]:
-    """The cell that an engine does best, and cells of other engines of the same model, precision and machine that could beat it.
-
-    Parameters
-    ----------
-    batch : int | None
-        Only at this batch size; at any when left out.
-    """
+    """The engine's best cell, at any or one batch size, and cells of equivalent engines that could beat it."""
     spec, origin = candidate.manifest.spec, candidate.manifest.origin
     meant = Selection(
         workloads=(spec.workload,),
@@ -138,7 +131,7 @@ def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.Data
 
 
 def rows(model_id: str, manifest: Manifest) -> list[dict[str, Any]]:
-    """What an engine itself says of its measurement, as rows of the tidy table."""
+    """Rows of the tidy table from an engine's manifest."""
     spec, origin = manifest.spec, manifest.origin
     shared = {
         "study_id": origin.study_id, "study": origin.study, "device": origin.device,

@@ -1,4 +1,4 @@
-"""From a measured engine to the champion of a registered model, if it is better than the one before, and says why."""
+"""Promote a measured engine to champion of a registered model, if it is better."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import champion as champions
 from mlflow_ngraph.analysis import undecided
-from mlflow_ngraph.analysis.champion import Duel
+from mlflow_ngraph.analysis.champion import EngineComparison
 from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.release import evidence, logged_engine
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What became of a candidate, or would."""
+    """Result of a promotion or a dry run."""
 
     state: Literal["promoted", "refused", "unchanged", "possible"]
     """``unchanged``: it is the champion already. ``possible``: it would be promoted."""
@@ -40,27 +40,27 @@ class Promotion:
     alias: str
     candidate: LoggedEngine
     version: str | None
-    """Of the candidate; None where it is not registered under this name."""
+    """Version of the candidate; None where it is not registered under this name."""
     over: str | None
-    """The version of the champion before; None where there was none."""
-    comparison: Duel | None
+    """Version of the previous champion; None without one."""
+    comparison: EngineComparison | None
     objections: tuple[str, ...]
-    """What speaks against it; overruled where it is promoted nevertheless."""
+    """Objections; overruled ones where it was promoted."""
     description: str
     """Markdown."""
     signed_by: str | None = None
-    """The key that signed it now."""
+    """Key that signed the promotion."""
 
 
 @dataclass(frozen=True)
 class _Champion:
-    """The version that an alias points at."""
+    """Version behind an alias."""
 
     version: str
     engine: LoggedEngine | None
     cell: Mapping[str, Any] | None
     problem: str
-    """Why there is no engine to compare with; empty where there is one."""
+    """Reason that the engine cannot be compared; empty if it can."""
 
 
 def promote(
@@ -78,16 +78,16 @@ def promote(
 ) -> Promotion:
     """Register an engine as a version of a registered model, and let the alias of its device point at it.
 
-    It has to be ``ok`` at every batch size and, where there is a champion, significantly better than that: by ``metric``
-    at the batch size that each of them does best, or both at ``batch``, on equal machines. Nothing that was measured of
-    the same model and precision on this machine may be able to beat it, for all that can be told; see `Duel.rivals`.
+    The engine has to be ``ok`` at every batch size. It has to be significantly better than the current champion by
+    ``metric``, each at its best batch size or both at ``batch``, on equal machines. No other measured engine of the
+    same model, precision and machine may be able to beat it; see `logged_engine.rivals`.
 
     Parameters
     ----------
     model : str
         The id of a LoggedModel, a ``models:`` address, or the id of a run with a single engine (at ``batch``).
     name : str
-        Of the registered model.
+        Name of the registered model.
     alias : str | None
         By default the device and ``-champion``.
     accept_undecided : bool
@@ -129,7 +129,7 @@ def promote(
         answer, rivals = logged_engine.rivals(candidate, metric, batch) if cell is not None else ({}, ())
         if rivals:
             figures = undecided.figure(answer[metric], metric, rivals[0].unit)
-            objections = (undecided.said(rivals, answer, figures), *objections)
+            objections = (undecided.sentence(rivals, answer, figures), *objections)
             refused = refused or not accept_undecided
         same = before is not None and before.engine is not None and before.engine.model_id == model_id
         if same:
@@ -153,7 +153,7 @@ def promote(
 
 
 def default_alias(device: str) -> str:
-    """The alias of a device's champion."""
+    """Alias of a device's champion."""
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', device)}-champion"
 
 
@@ -207,11 +207,10 @@ def _objections(
     candidate: LoggedEngine,
     cell: Mapping[str, Any] | None,
     before: _Champion | None,
-    comparison: Duel | None,
+    comparison: EngineComparison | None,
     metric: str,
     batch: int | None,
 ) -> tuple[str, ...]:
-    """What speaks against a promotion, each in one clause."""
     at = "" if batch is None else f" at batch {batch}"
     objections = list(candidate.doubts)
     if cell is None:
@@ -232,12 +231,11 @@ def _objections(
     if before.cell is None:
         objections.append(f"{called} has no {metric}{at} to compare with")
     elif comparison is not None and not comparison.better:
-        objections.append(f"it is not significantly better than {called[:-1]}: {comparison.said}")
+        objections.append(f"it is not significantly better than {called[:-1]}: {comparison.text}")
     return tuple(objections)
 
 
 def _tags(promotion: Promotion, metric: str, cell: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the version says to programs."""
     candidate = promotion.candidate
     compared = promotion.comparison
     record = {

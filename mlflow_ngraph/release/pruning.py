@@ -1,8 +1,7 @@
-"""Engines that nobody needs any more, by rule, and taking them away with their files.
+"""Prune engines by rule, with their files.
 
-MLflow deletes a LoggedModel and leaves its files where they are. So the files go first: an engine is marked, which
-keeps everybody from using it, then its files are deleted, and then its LoggedModel. Whatever is interrupted on that
-way is marked, and the next time it goes before all others.
+MLflow deletes a LoggedModel and leaves its files. Here an engine is marked first, which prevents its use. Then its
+files are deleted, then its LoggedModel. Interrupted removals are finished first next time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mlflow_ngraph import addresses
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.metrics import CELL_METRICS
-from mlflow_ngraph.release.inventory import AT_ONCE, Stocked
+from mlflow_ngraph.release.inventory import AT_ONCE, ListedEngine
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.verdicts import Verdict
@@ -31,27 +30,27 @@ if TYPE_CHECKING:
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 GROUP = ("workload", "device", "batch")
-"""Engines are ranked among those that are equal in these."""
+"""Columns that define a ranking."""
 _VERSIONS = "mlflow.modelVersions"
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which engines stay. One that no rule keeps goes, if it is old enough."""
+    """Rules for engines to keep. Other engines are pruned if old enough."""
 
     keep_best: int | None = None
-    """So many of each workload, device and batch size, by the metric; only ``ok`` cells count."""
+    """Number to keep per workload, device and batch size; only ``ok`` cells count."""
     keep_newest: int | None = None
     older_than_s: float | None = None
-    """Only engines of this age go."""
+    """Minimum age of pruned engines."""
     metric: str = "throughput"
     registered: bool = False
-    """Whether engines with a registered version may go, unless an alias points at it."""
+    """Prune engines with a registered version, unless an alias points at it."""
     aliased: bool = False
-    """Whether those with an alias may go, too."""
+    """Prune engines with an alias, too."""
 
-    def superfluous(self, engines: Sequence[Stocked]) -> list[Stocked]:
-        """The engines that go, the oldest first."""
+    def superfluous(self, engines: Sequence[ListedEngine]) -> list[ListedEngine]:
+        """Engines to prune, the oldest first."""
         kept = {*self._best(engines), *self._newest(engines)}
         superfluous = [
             engine
@@ -60,15 +59,15 @@ class Rules:
         ]
         return sorted(superfluous, key=lambda engine: (not engine.interrupted, -engine.age_s))
 
-    def _protected(self, engine: Stocked) -> bool:
+    def _protected(self, engine: ListedEngine) -> bool:
         if engine.aliases:
             return not self.aliased
         return bool(engine.versions) and not (self.registered or self.aliased)
 
-    def _old(self, engine: Stocked) -> bool:
+    def _old(self, engine: ListedEngine) -> bool:
         return self.older_than_s is None or engine.age_s > self.older_than_s
 
-    def _best(self, engines: Sequence[Stocked]) -> Iterator[str]:
+    def _best(self, engines: Sequence[ListedEngine]) -> Iterator[str]:
         if self.keep_best is None:
             return
         every = pd.concat([engine.cells for engine in engines], ignore_index=True)
@@ -77,7 +76,7 @@ class Rules:
         for _, rows in ordered.groupby(list(GROUP), sort=False, dropna=False):
             yield from rows["model_id"].drop_duplicates().head(self.keep_best)
 
-    def _newest(self, engines: Sequence[Stocked]) -> Iterator[str]:
+    def _newest(self, engines: Sequence[ListedEngine]) -> Iterator[str]:
         if self.keep_newest is None:
             return
         ages = {engine.model_id: engine.age_s for engine in engines}
@@ -87,15 +86,15 @@ class Rules:
             yield from rows["model_id"].drop_duplicates().head(self.keep_newest)
 
 
-def sizes(engines: Sequence[Stocked]) -> dict[str, int]:
-    """Bytes that the files of each engine take on its server, by model id; what is gone already takes none."""
+def sizes(engines: Sequence[ListedEngine]) -> dict[str, int]:
+    """Bytes of each engine's files on its server, by model id."""
     with ThreadPoolExecutor(AT_ONCE, "ngraph-sizes") as pool:
         bytes_taken = pool.map(_size, engines)
         return {engine.model_id: size for engine, size in zip(engines, bytes_taken, strict=True)}
 
 
-def remove(engine: Stocked) -> None:
-    """Delete an engine: its files, the versions made from it, and its LoggedModel. Can be repeated.
+def remove(engine: ListedEngine) -> None:
+    """Delete an engine's files, its versions, and its LoggedModel. Can be repeated.
 
     Raises
     ------
@@ -118,14 +117,15 @@ def remove(engine: Stocked) -> None:
         client.delete_logged_model(engine.model_id)
 
 
-def _delete_files(client: MlflowClient, engine: Stocked, repository: ArtifactRepository) -> None:
+def _delete_files(client: MlflowClient, engine: ListedEngine, repository: ArtifactRepository) -> None:
     where = addresses.shown(engine.model.artifact_location)
     try:
-        # Without its manifest nobody takes what is left for an engine.
+        # Without its manifest, the rest is no engine to anyone.
         for file in sorted(repository.list_artifacts(), key=lambda file: file.path != MANIFEST):
             repository.delete_artifacts(file.path)
     except NotImplementedError:
-        _restore(client, engine)
+        client.finalize_logged_model(engine.model_id, "READY")
+        client.delete_logged_model_tag(engine.model_id, Tag.PRUNED)
         raise TrackingError(
             f"engine {engine.model_id} stays: the store of {where} does not delete files; "
             "delete them there, or let 'mlflow gc' do it on the server"
@@ -135,19 +135,7 @@ def _delete_files(client: MlflowClient, engine: Stocked, repository: ArtifactRep
         raise TrackingError(f"engine {engine.model_id}: {where} still has {', '.join(left)}: prune again")
 
 
-def _restore(client: MlflowClient, engine: Stocked) -> None:
-    client.finalize_logged_model(engine.model_id, "READY")
-    client.delete_logged_model_tag(engine.model_id, Tag.PRUNED)
-
-
-def _repository(engine: Stocked) -> Any:
-    """Where the files of an engine are.
-
-    Raises
-    ------
-    TrackingError
-        The server names a place that is not the engine's: nothing is deleted there.
-    """
+def _repository(engine: ListedEngine) -> Any:
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     location = engine.model.artifact_location
@@ -159,7 +147,7 @@ def _repository(engine: Stocked) -> Any:
     return get_artifact_repository(location, tracking_uri=engine.tracking_uri)
 
 
-def _size(engine: Stocked) -> int:
+def _size(engine: ListedEngine) -> int:
     with connection.talking(engine.tracking_uri, f"look at engine {engine.model_id}", connection.RECORDING):
         repository = _repository(engine)
         total, waiting = 0, [""]

@@ -1,9 +1,9 @@
-"""Engines from a tracking server to a place on this machine, where they stand whole and proven or not at all.
+"""Pull engines from a tracking server, verified before they get their name.
 
-An engine is brought into a hidden directory beside its place, ``.NAME.pull``. Whether it is trusted and fits this
-machine is known from its manifest, before anything else is downloaded; every file is compared with its digest while it
-arrives; a process of its own then loads the engine and compares its outputs for the probe. Only then does the directory
-get its name. What ends before that leaves the hidden directory, where the next call goes on.
+An engine is downloaded to the hidden directory ``.NAME.pull``. Trust and requirements are checked from the manifest
+first, and each file against its digest while it arrives. A separate process loads the engine and compares its outputs
+for the probe. Then the directory is renamed. An interrupted pull leaves the hidden directory, where the next one
+resumes.
 """
 
 from __future__ import annotations
@@ -37,42 +37,40 @@ State = Literal["pulled", "replaced", "unchanged"]
 
 @dataclass(frozen=True)
 class Pulled:
-    """An engine that stands on this machine."""
+    """An engine on this machine."""
 
     package: Package
     """`mlflow_ngraph.load_model` takes its directory."""
     remote: Remote
-    """Where it comes from."""
+    """Source of the engine."""
     state: State
-    """Whether it was brought now, took the place of another one, or had been there whole."""
+    """Downloaded now, replaced another one, or already present."""
     checks: tuple[Check, ...]
-    """What was looked at; nothing of it was found wrong."""
+    """Checks that passed."""
 
     @property
     def directory(self) -> Path:
-        """Where it stands."""
         return self.package.directory
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """An engine on a server that is trusted and fits this machine."""
+    """A trusted engine on a server that fits this machine."""
 
     remote: Remote
     described: TrustedManifest
 
     @property
     def manifest(self) -> Manifest:
-        """What the engine is."""
         return self.described.manifest
 
     @property
     def trust_check(self) -> Check:
-        """Why it is trusted, as one of the checks."""
+        """Reason for trust, as a check."""
         return Check("trust", "ok", self.described.trusted.found)
 
     def put_signature(self, directory: Path) -> None:
-        """Put the signature, where there is one, beside the manifest of the package in ``directory``."""
+        """Write the signature, if any, next to the manifest in ``directory``."""
         if self.described.signature is not None:
             (directory / SIGNATURE_FILE).write_bytes(self.described.signature)
 
@@ -88,20 +86,20 @@ def pull_engine(
     home: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Pulled:
-    """Bring an engine here, prove it, and put it in its place. Needs no torch, but for engines that do.
+    """Pull an engine and verify it. Needs torch only for engines that do.
 
     Parameters
     ----------
     source : str | Remote
         ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``, or the id of a study or lane run.
     target : str | Path | None
-        The directory that it becomes; when left out, one of its own in ``pulled`` below ``home``.
+        Directory of the engine; by default a new one in ``pulled`` below ``home``.
     tracking_uri : str | None
         MLflow's own default when left out.
     wanted : Wanted | None
-        Which engine of a run, where it has several.
+        Selects one of a run's engines.
     force : bool
-        Replace an engine at ``target`` that is another one, or damaged.
+        Replace a different or damaged engine at ``target``.
     trust : str | Path | None
         A file with rules, or ``any`` for none; by default ``$NGRAPH_TRUST``, else ``trust.yaml`` in the home directory.
     home : str | Path | None
@@ -114,7 +112,7 @@ def pull_engine(
     TrackingError
         The server cannot be reached, or knows no such engine.
     UsageError
-        Several engines are meant, or something else is at ``target``.
+        The source is ambiguous, or something else is at ``target``.
     EngineError
         The engine is not trusted, does not fit this machine (with the command that builds it here), a file is not what
         was logged (with its name), or the outputs are not those of the model.
@@ -128,7 +126,7 @@ def pull_engine(
     if unchanged is not None:
         return unchanged
     with staging_directory(place) as staging:
-        # Somebody else may have brought it while we waited for the staging.
+        # Another process may have pulled it during the wait.
         unchanged = _standing(place, offer, force=force)
         if unchanged is not None:
             staging.discard()
@@ -150,20 +148,13 @@ def _found(source: str, tracking_uri: str, wanted: Wanted | None) -> Remote:
 
 
 def _offered(remote: Remote, rules: Rules) -> _Offer:
-    """What is known of an engine before it is downloaded.
-
-    Raises
-    ------
-    EngineError
-        The manifest is not what was logged, or the engine is not trusted or does not fit this machine.
-    """
+    """Manifest and trust of an engine, before the download."""
     described = trusted_manifest(remote, rules)
     compatibility.check(described.manifest, remote.shown)
     return _Offer(remote, described)
 
 
 def _brought(offer: _Offer, staging: StagingDirectory, progress: Progress) -> tuple[Package, Verification]:
-    """The package, whole, and what a process says that has tried it."""
     with LoadCheck(offer.manifest.spec) as trial:
         package = download.fill(offer.remote, offer.manifest, offer.described.content, staging.package, progress)
         offer.put_signature(package.directory)
@@ -171,7 +162,6 @@ def _brought(offer: _Offer, staging: StagingDirectory, progress: Progress) -> tu
 
 
 def _default(offer: _Offer, home: str | Path | None) -> Path:
-    """A directory that no other engine has: its name ends with the digest of the manifest."""
     spec, label = offer.manifest.spec, offer.manifest.origin.label
     batches = "-".join(map(str, spec.batch_sizes))
     digest = str(offer.remote.digest)[:8]
@@ -180,19 +170,11 @@ def _default(offer: _Offer, home: str | Path | None) -> Path:
 
 
 def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
-    """The engine, if it is at ``place`` already; None where it may be put there.
-
-    Raises
-    ------
-    UsageError
-        Another engine or something else is there.
-    EngineError
-        The engine is there and damaged, or does not work.
-    """
+    """The engine if it is at ``place`` already; None where ``place`` is available."""
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return None
     if not any((place / name).is_file() for name in (DIGEST_FILE, f"{ENGINE_DIRECTORY}/{SPEC}")):
-        # Not with force either: it is nothing that pulling can bring back.
+        # Not with force either: pulling could not restore it.
         raise UsageError(f"{place} exists and is no engine package: choose another place for the engine")
     try:
         there = read_manifest(place)
@@ -212,12 +194,11 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
             return None
         raise EngineError(f"{verification.checks[0].found}; pull it again with --force")
     verification.require()
-    offer.put_signature(place)  # somebody may have signed it since
+    offer.put_signature(place)  # it may have been signed since
     return Pulled(there, offer.remote, "unchanged", (offer.trust_check, *verification.checks))
 
 
 def _check_room(directory: Path, manifest: Manifest, staging: StagingDirectory) -> None:
-    """Say beforehand that a disk is too small."""
     there = sum(path.stat().st_size for path in staging.package.rglob("*") if path.is_file())
     missing, free = manifest.size_bytes - there, shutil.disk_usage(directory).free
     if missing > free:
@@ -228,7 +209,7 @@ def _check_room(directory: Path, manifest: Manifest, staging: StagingDirectory) 
 
 
 def _require(verification: Verification, remote: Remote, staging: StagingDirectory) -> None:
-    """Make sure that the engine works; what does not is not worth keeping, for it was whole."""
+    """Test the engine. A complete package that fails is deleted."""
     try:
         verification.require()
     except EngineError as error:

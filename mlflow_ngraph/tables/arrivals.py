@@ -1,4 +1,4 @@
-"""Requests that arrived by themselves: one row a rate of a cell, as a table and for a reader."""
+"""Results of open-loop load: one row per cell and offered rate, as a table and as a section of the summary."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ COLUMNS = (*TEXT[:7], *WHOLE[:3], *TEXT[7:9], *FIGURES[:2], *WHOLE[3:], *FIGURES
 
 
 def measured(record: StudyRecord) -> bool:
-    """Whether requests arrived at any cell."""
+    """Tell if requests arrived at any cell."""
     return any(cell.serving for lane in record.lanes.values() for cell in lane.cells.values())
 
 
 def from_record(record: StudyRecord) -> pd.DataFrame:
-    """Every rate of every cell, in the order in which they were offered. docs/reference/metrics.md has the columns."""
+    """Collect the offered rates of all cells in order; docs/reference/metrics.md lists the columns."""
     rows = [
         {**_about(record, lane, cell), **row}
         for lane in record.lanes.values()
@@ -60,7 +60,7 @@ def from_record(record: StudyRecord) -> pd.DataFrame:
 
 
 def differences(stored: pd.DataFrame, again: pd.DataFrame) -> list[dict[str, Any]]:
-    """What the stored table says otherwise than the one derived anew: ``cell``, ``figure``, ``stored``, ``recomputed``."""
+    """Differences between the stored table and the derived one: ``cell``, ``figure``, ``stored``, ``recomputed``."""
     key = ["cell", "session", "step"]
     old, new = stored.set_index(key), again.set_index(key)
     deviations: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ def differences(stored: pd.DataFrame, again: pd.DataFrame) -> list[dict[str, Any
 
 
 def parts(record: StudyRecord) -> Iterator[Sheet]:
-    """A section of the summary; nothing where no requests arrived."""
+    """Section of the summary; empty where no requests arrived."""
     if not measured(record):
         return
     bound = record.study["arrivals"]["max_p99_ms"]

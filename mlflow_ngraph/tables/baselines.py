@@ -1,4 +1,4 @@
-"""Which lane the ratios of a results table refer to: those over different lanes are different figures."""
+"""Baselines of ratios in a results table. Ratios to different baselines are not comparable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"\w+")
 
 
 def labels(frame: pd.DataFrame) -> NDArray[np.object_]:
-    """The label of the compiler that the ratios of each row refer to; tables of older versions do not say it."""
+    """Baseline of each row's ratios; eager execution in tables that do not record it."""
     if BASELINE_COLUMN not in frame.columns:
         return np.full(len(frame), EAGER, object)
     known = frame[BASELINE_COLUMN].astype(object)
@@ -27,7 +27,7 @@ def labels(frame: pd.DataFrame) -> NDArray[np.object_]:
 
 
 def own(frame: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows are of the baseline itself, or of eager execution in another form where that is the baseline."""
+    """Mark the rows of the baseline itself. Every form of eager execution counts where the baseline is one."""
     base = labels(frame)
     lanes, compilers = (frame[name].to_numpy(object) for name in ("compiler_label", "compiler"))
     eager = [text.partition("[")[0] == EAGER for text in base]
@@ -36,7 +36,7 @@ def own(frame: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def is_ratio(metric: str | Metric) -> bool:
-    """Whether a metric refers to a baseline, be it one that a study declares over such metrics."""
+    """Tell a ratio to a baseline, including study metrics that are computed from one."""
     name = metric if isinstance(metric, str) else metric.name
     if name in METRICS:
         return METRICS[reciprocal_of(name)].of_baseline
@@ -47,7 +47,7 @@ def is_ratio(metric: str | Metric) -> bool:
 def differ(
     frame: pd.DataFrame, metric: str | Metric, tops: Sequence[int] | NDArray[Any], bottoms: Sequence[int] | NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Of which pairs of rows, by their places, the metric refers to different baselines."""
+    """Mark the pairs of rows whose metric refers to different baselines."""
     top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
     if not is_ratio(metric):
         return np.zeros(len(top), bool)
@@ -57,7 +57,7 @@ def differ(
 
 
 def of(frame: pd.DataFrame, metric: str | Metric) -> list[str]:
-    """The baselines that the metric refers to in rows that have it, the most frequent one first; none of other metrics."""
+    """Baselines of the rows that have the metric, the most frequent first."""
     name = metric if isinstance(metric, str) else metric.name
     if not is_ratio(metric) or name not in frame.columns:
         return []
@@ -66,13 +66,7 @@ def of(frame: pd.DataFrame, metric: str | Metric) -> list[str]:
 
 
 def check_one(frame: pd.DataFrame, metrics: Collection[str | Metric]) -> None:
-    """Complain about rows whose ratios refer to different baselines.
-
-    Raises
-    ------
-    UsageError
-        A metric refers to several; says to which, and how to choose one.
-    """
+    """Refuse rows whose ratios refer to different baselines."""
     for metric in metrics:
         several = of(frame, metric)
         if len(several) > 1:
@@ -84,11 +78,11 @@ def check_one(frame: pd.DataFrame, metrics: Collection[str | Metric]) -> None:
 
 
 def of_row(row: Mapping[str, Any]) -> str:
-    """The label of the compiler that the speed-ups of a row are over."""
+    """Baseline of a row's speed-up."""
     label = row.get(BASELINE_COLUMN)
     return EAGER if missing(label) else str(label)
 
 
 def over(row: Mapping[str, Any]) -> str:
-    """As `of_row`, in words: what stands behind "times"."""
+    """As `of_row`, to be read after "times"."""
     return "eager" if of_row(row) == EAGER else of_row(row)

@@ -1,7 +1,8 @@
-"""The columns of the tidy table with their types, whatever wrote them. Light: verbs that only read begin with it."""
+"""Columns, types and metrics of the tidy table. Imports little, because verbs that only read start here."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
 
@@ -19,6 +20,7 @@ from mlflow_ngraph.metrics import (
     TABLE,
     TEXT_COLUMNS,
     TIME_COLUMNS,
+    Metric,
 )
 
 NUMBERS = frozenset((*TIME_COLUMNS, *CELL_METRICS, *ESTIMATES))
@@ -29,25 +31,26 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(NUMBERS, "float64"),
 }
 _KINDS = sorted(set(_TYPES.values()))
+_DECLARED = "custom_metrics"
 
 
 def typed(frame: pd.DataFrame, columns: Collection[str]) -> pd.DataFrame:
-    """The documented columns that are asked for, in their order and with their types, whatever the rows had."""
+    """Select the documented columns with their types."""
     known = [name for name in TABLE if name in columns]
     others = [name for name in frame.columns if name not in known]
-    # A column of its own for each one that is missing would take longer than all that rows have.
+    # Missing columns share their values: making each of them would take longest of all.
     missing = {kind: pd.Series(pd.array([None] * len(frame), kind), frame.index) for kind in _KINDS}
     documented = {
         name: frame[name].astype(_TYPES[name]) if name in frame.columns else missing[_TYPES[name]] for name in known
     }
-    if BASELINE_COLUMN in documented:  # tables of versions without a choice do not say it
+    if BASELINE_COLUMN in documented:  # older versions had no choice, and did not record it
         documented[BASELINE_COLUMN] = documented[BASELINE_COLUMN].replace("", None).fillna(EAGER)
     whole: pd.DataFrame = pd.DataFrame({**documented, **{name: frame[name] for name in others}}, frame.index)
     return whole
 
 
 def cast(table: pa.Table) -> pa.Table:
-    """A table with the types of the documented columns, so that tables of many versions fit together."""
+    """Cast the documented columns, so that tables of all versions can be joined."""
     types = [_arrow(field) for field in table.schema]
     for place, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
@@ -57,7 +60,7 @@ def cast(table: pa.Table) -> pa.Table:
 
 
 def _arrow(field: pa.Field) -> pa.DataType:
-    # What a column is documented to be comes first: text where numbers belong is to be refused, not to be kept as text.
+    # The documented type comes first: text where numbers belong is refused, not kept.
     if field.name in TEXT_COLUMNS or field.name in RUN_COLUMNS:
         return pa.large_string()
     if field.name in INTEGER_COLUMNS:
@@ -65,3 +68,19 @@ def _arrow(field: pa.Field) -> pa.DataType:
     if field.name in NUMBERS or pa.types.is_null(field.type):
         return pa.float64()
     return pa.large_string() if pa.types.is_string(field.type) else field.type
+
+
+def metrics_of(frame: pd.DataFrame) -> dict[str, Metric]:
+    """Every metric of the table by name. The latest of several declarations counts."""
+    metrics = {name: metric for name, metric in CELL_METRICS.items() if name in frame.columns}
+    if _DECLARED not in frame.columns:
+        return metrics
+    rows = frame[frame[_DECLARED].fillna("") != ""]
+    if "started_at" in rows.columns:
+        rows = rows.sort_values("started_at", kind="stable")
+    for text in rows[_DECLARED].drop_duplicates(keep="last"):
+        declared: dict[str, dict[str, Any]] = json.loads(text)
+        for name, said in declared.items():
+            if name in frame.columns:
+                metrics[name] = Metric(name, said["unit"], said["better"], said["expression"])
+    return metrics

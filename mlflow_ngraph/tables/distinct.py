@@ -1,4 +1,4 @@
-"""Names in the tidy table that mean one thing each: labels of models, and devices, which are machines whatever their profile."""
+"""Unique names in the tidy table for models and for machines."""
 
 from __future__ import annotations
 
@@ -14,25 +14,19 @@ NEEDED = (
     "study_id", "cell", "started_at", "workload", "label", "device", "fingerprint", "processor", "compiler_label", "precision", "mode", "threads",
     "batch",
 )  # fmt: skip
-"""The columns that are looked at."""
 _OF_MACHINE = ("fingerprint", "workload", "compiler_label", "precision", "mode", "threads", "batch")
-"""What tells the cells of a machine apart, whatever profile they were measured under."""
+"""Columns that identify a cell on one machine, without the profile."""
 _ANY = "host"
-"""The profile that is right for every machine."""
+"""The profile that fits every machine."""
 _SHOWN = 6
-"""Characters of a fingerprint in the name of a machine."""
+"""Length of a fingerprint in the name of a machine."""
 
 
 def distinct(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with a label for each workload, and a device for each machine and accelerator, that no other one has.
+    """Give every workload and every machine with its accelerator a name of its own.
 
-    A machine that was measured under several profiles has one name, and its cells one id each. What was recorded as the device
-    is in the column ``profile``.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table, with the columns `NEEDED`.
+    A machine measured under several profiles gets one name, and its cells one id each. The recorded device moves to the
+    column ``profile``.
     """
     known = frame[["workload", "label"]].dropna().drop_duplicates("workload")
     labels = naming.unique_names(dict(zip(known["workload"], known["label"], strict=True)))
@@ -45,7 +39,7 @@ def distinct(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def notes(frame: pd.DataFrame) -> Iterator[str]:
-    """What a reader should know of the devices of a table that `distinct` has made, a sentence each."""
+    """Sentences about device names that `distinct` has changed."""
     of_machines = frame[["device", "fingerprint", PROFILE]].dropna().drop_duplicates()
     for device, profiles in of_machines.groupby("device")[PROFILE]:
         if profiles.nunique() > 1:
@@ -55,7 +49,7 @@ def notes(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _devices(frame: pd.DataFrame) -> pd.Series[str]:
-    """The device of each row by its machine; by its profile where a table does not say the machine."""
+    """Device of each row by machine; by profile where the machine is not recorded."""
     profiles = frame[["device", "fingerprint"]].drop_duplicates().dropna().astype(str)
     profiles["kind"] = profiles["device"].map({name: accelerator(name) for name in profiles["device"].unique()})
     names = {}
@@ -74,7 +68,7 @@ def _devices(frame: pd.DataFrame) -> pd.Series[str]:
 
 
 def _with_one_id(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with the id of the newest of those cells that differ in the profile alone, where ids are compared."""
+    """Unify the ids of cells that differ only in their profile. The newest id stays."""
     keys = ["device", *_OF_MACHINE]
     alike = frame.sort_values("started_at", kind="stable").groupby(keys, dropna=False)
     several = alike[PROFILE].transform("nunique").reindex(frame.index) > 1

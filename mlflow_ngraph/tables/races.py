@@ -1,4 +1,4 @@
-"""How the races of a study ended, and what it left out, in words."""
+"""Results of a study's races, and the cells that it left out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _STOPPED = {
     "repetitions": "no repetitions were left",
     "memory": "not all of them fit into memory together",
 }
-"""Why a race was not decided."""
+"""Reasons for undecided races."""
 _COLUMNS = (
     *("workload", "cell", number("left after rounds"), "because of", number("times as fast")),
     number("at most, of the best"),
 )
 
 
-def told(record: StudyRecord) -> Iterator[str]:
-    """A line for each race, and one for each reason for which cells were left out."""
+def results(record: StudyRecord) -> Iterator[str]:
+    """One line per race, and one per reason for leaving cells out."""
     for workload, race in record.races.items():
         yield _ended(record, workload, race)
     reasons: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -36,13 +36,13 @@ def told(record: StudyRecord) -> Iterator[str]:
 
 
 def document(record: StudyRecord) -> dict[str, Any]:
-    """All of it as JSON has it; empty where the study had no race and left nothing out.
+    """Plain values for JSON; empty where nothing was raced or left out.
 
     Returns
     -------
     dict[str, Any]
-        ``races`` by workload, as the journal says how they ended; ``left``: the cells that left a race, in the order of the
-        rounds, each with its evidence; ``left_out``: the cells that were not measured, with the reason.
+        ``races`` by workload, as recorded in the journal; ``left``: cells eliminated from a race in order of rounds,
+        with evidence; ``left_out``: cells that were not measured, with the reason.
     """
     left = [
         {**_cell(record, cell.lane, cell.batch), **cell.left}
@@ -61,10 +61,10 @@ def document(record: StudyRecord) -> dict[str, Any]:
 
 
 def parts(record: StudyRecord) -> Iterator[Sheet]:
-    """A section of the summary; nothing where `document` is empty."""
+    """Section of the summary; empty where `document` is."""
     if content := document(record):
         rows = [_departure(record, row) for row in content["left"]]
-        yield Sheet("Races", _COLUMNS, rows, list(told(record)))
+        yield Sheet("Races", _COLUMNS, rows, list(results(record)))
 
 
 def _cell(record: StudyRecord, lane_id: str, batch: int) -> dict[str, Any]:
@@ -106,7 +106,6 @@ def _ended(record: StudyRecord, workload: str, race: Mapping[str, Any]) -> str:
 
 
 def _beside(record: StudyRecord, contender: Mapping[str, Any]) -> str:
-    """A contender with its figure over that of the leader."""
     name = _named(record, contender["lane"], contender["batch"])
     if contender.get("ratio") is None:
         return name

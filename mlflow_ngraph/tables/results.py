@@ -1,4 +1,4 @@
-"""The tidy table of a study: one row a cell."""
+"""The tidy table of a study: one row per cell."""
 
 from __future__ import annotations
 
@@ -25,16 +25,8 @@ def from_record(
     lane_runs: Mapping[str, str] | None = None,
     models: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """The table of a study: a row for each cell that has a verdict, and for each that there was no time for.
-
-    Parameters
-    ----------
-    run_id : str | None
-        The study run.
-    lane_runs : Mapping[str, str] | None
-        The lane runs by lane.
-    models : Mapping[str, str] | None
-        The LoggedModels by engine.
+    """Build the table: cells with a verdict, and those skipped for lack of time. ``lane_runs`` are by lane, ``models``
+    by engine.
     """
     declared, baseline = told(record.study), record.baseline
     rows = [
@@ -52,7 +44,7 @@ def from_record(
 
 
 def _left_out(record: StudyRecord, lane: LaneRecord) -> Iterator[tuple[int, CellRecord]]:
-    """The cells of a lane that might have been measured in more time; others need not be, as they cannot be the best."""
+    """Cells that were skipped for lack of time. Other missing cells cannot be the best."""
     for name, cell in record.left_out.items():
         if cell["lane"] == lane.lane.id and not cell["final"]:
             yield (
@@ -102,7 +94,7 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord, baseline: str)
 
 
 def _beaten_by(record: StudyRecord, cell: CellRecord) -> str | None:
-    """The cell because of which a cell left a race. By latency one at another batch size says nothing of throughputs."""
+    """The cell that eliminated a cell from a race. Latencies of different batch sizes say nothing about throughput."""
     rival: str | None = cell.left.get("rival")
     beside = {lane.lane.cell(cell.batch) for lane in record.lanes.values()}
     return rival if rival in beside or record.study.get("objective") == "throughput" else None

@@ -1,4 +1,4 @@
-"""The file of a results table, which says in its metadata which format it has. Imports little: readers start with it."""
+"""Results table as a Parquet file with a format version in its metadata. Imports little, because readers start here."""
 
 from __future__ import annotations
 
@@ -20,20 +20,14 @@ _FORMAT, _WRITER = b"ngraph.format", b"ngraph.version"
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
-    """Write the table of a study.
-
-    Parameters
-    ----------
-    table : pd.DataFrame
-        As `mlflow_ngraph.tables.results.from_record` gives it.
-    """
+    """Write the table of a study."""
     made = pa.Table.from_pandas(table, preserve_index=False)
     said = {_FORMAT: str(FORMAT).encode(), _WRITER: __version__.encode()}
     pq.write_table(made.replace_schema_metadata({**(made.schema.metadata or {}), **said}), path)
 
 
 def foreign(metadata: Mapping[bytes, bytes] | None) -> str:
-    """Why a table with this metadata cannot be read, or empty. Those that say nothing are of before they said it."""
+    """Reason that a table cannot be read; empty if it can. Files without a version are older than versions."""
     known = metadata or {}
     if _FORMAT not in known:
         return ""

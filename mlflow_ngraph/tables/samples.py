@@ -1,4 +1,4 @@
-"""The raw samples of a study: one row a repetition."""
+"""The raw samples of a study: one row per iteration."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SLICE_COLUMNS = {
     "peak_bytes": "Int64",
     "page_faults": "Int64",
 }
-"""What a slice of repetitions has in common."""
+"""Columns shared by the iterations of a slice."""
 WINDOW_COLUMNS = {"watched_s": "seconds", "cpu_s": "cpu_s"}
-"""The time in which the machine was watched and the CPU time of the lane's process in it, as the journal names them."""
+"""Interval of the machine's sensors, and the CPU time of the lane's process in it; named as in the journal."""
 MACHINE_COLUMNS = (
     *WINDOW_COLUMNS,
     "machine_busy_s",
@@ -34,12 +34,12 @@ MACHINE_COLUMNS = (
     "throttled",
     "swapped_mb",
 )
-"""What the sensors said of the machine over the slice; missing where it has no such sensor."""
+"""Readings of the machine's sensors during the slice; missing without such a sensor."""
 COLUMNS = ("study_id", "lane", "cell", "batch", *SLICE_COLUMNS, *MACHINE_COLUMNS, "repetition", "duration_ns")
 
 
 def from_record(record: StudyRecord) -> pd.DataFrame:
-    """Every timed repetition of every cell, in the order in which they were timed."""
+    """Every timed iteration of every cell, in the order of measurement."""
     frames = [
         _slice(record.id, cell, taken)
         for lane in record.lanes.values()

@@ -1,4 +1,4 @@
-"""Tables for people, whatever shows them: Markdown is made here, `cli.tables` prints them, a report has them as HTML."""
+"""Tables for people. Markdown is rendered here, terminal text in `cli.tables`, HTML in the report."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from mlflow_ngraph.text import counted, harmless
 
 Tone = Literal["", "best", "good", "bad", "warning", "heading", "faint", "command"]
 _SPECIAL = re.compile(r"[\\`*<|$]|(?<!\w)_|_(?!\w)|(?<=\])(?=[(\[])|^[#>]")
-"""What Markdown takes for something else than text, where it does: an underscore within a word is one."""
+"""Characters with a meaning in Markdown. An underscore within a word has none."""
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A place of a table, or a line beside one."""
+    """A cell of a table, or a line above or below one."""
 
     text: str
     detail: str = ""
-    """Less important: an interval, or what is special about a number."""
+    """Secondary text, such as an interval."""
     note: str = ""
-    """Stands below the table, once for all cells that have it."""
+    """Footnote; equal footnotes appear once."""
     tone: Tone = ""
 
     @property
     def plain(self) -> str:
-        """Text and detail in one line."""
         return f"{self.text} {self.detail}".strip()
 
     @classmethod
     def of(cls, value: Any) -> Cell:
-        """A value as tables show it."""
+        """Convert a value."""
         if isinstance(value, Cell):
             return value
         if value is None:
@@ -52,40 +51,39 @@ EMPTY = Cell("–")
 
 @dataclass(frozen=True)
 class Column:
-    """How a column is headed, and how it gives way."""
+    """A column's title and layout."""
 
     title: str
     number: bool = False
-    """To the right."""
+    """Align right."""
     prose: bool = False
-    """Sentences, which may go on in the next line. Others hold what is copied, and stay whole."""
+    """Sentences, which may wrap. Other columns hold text to copy and do not wrap."""
     spare: int = 0
-    """Left out where a terminal has no room, those with the highest number first; 0 stays."""
+    """Order of removal in a narrow terminal, highest first; 0 is never removed."""
     group: str = ""
-    """Stands above it, once for neighbours of the same group."""
+    """Heading above neighbouring columns of the same group."""
 
     @property
     def name(self) -> str:
-        """Group and title in one line."""
         return f"{self.group}: {self.title}" if self.group else self.title
 
 
 Head = Column | str
-"""A column, or the title of one that is nothing special."""
+"""A column, or the title of a plain one."""
 
 
 def number(title: str, spare: int = 0, group: str = "") -> Column:
-    """A column of numbers."""
+    """Numeric column."""
     return Column(title, number=True, spare=spare, group=group)
 
 
 def prose(title: str, spare: int = 0) -> Column:
-    """A column of sentences."""
+    """Column of sentences."""
     return Column(title, prose=True, spare=spare)
 
 
 def faint(lines: Iterable[str]) -> list[Cell]:
-    """Lines that matter less."""
+    """Lines of less importance."""
     return [Cell(line, tone="faint") for line in lines]
 
 
@@ -97,25 +95,24 @@ class Sheet:
     columns: Sequence[Head]
     rows: Sequence[Sequence[Any]]
     notes: Sequence[str | Cell] = ()
-    """Lines below it."""
+    """Lines below the table."""
     caption: str = field(default="", kw_only=True)
     key: str = field(default="", kw_only=True)
-    """Short and unique in a report, such as ``t6``; names the anchor and the file."""
+    """Short unique name in a report, such as ``t6``; used for the anchor and the file."""
     data: Any = field(default=None, kw_only=True)
-    """A frame with what the table shows, in full precision and one fact a column."""
+    """The same facts in full precision, one per column."""
     names: int = field(default=1, kw_only=True)
-    """How many of the first columns name the row."""
+    """Number of leading columns that name the row."""
     one: str = field(default="row", kw_only=True)
-    """What a row is."""
+    """Singular noun for a row."""
 
     @property
     def heads(self) -> list[Column]:
-        """The columns."""
         return [Column(column) if isinstance(column, str) else column for column in self.columns]
 
     @property
     def cells(self) -> list[list[Cell]]:
-        """The rows, with marks where something is said of a cell below the table."""
+        """Rows with footnote marks."""
         places = {form: place for place, form in enumerate(self._notes())}
         return [
             [
@@ -127,9 +124,9 @@ class Sheet:
 
     @property
     def lines(self) -> list[Cell]:
-        """What stands below the table: what is said of cells, with how many rows it is said of, then its notes.
+        """Footnotes with their number of rows, then the notes.
 
-        What differs in its numbers alone is said once, with those that come first.
+        Footnotes that differ only in numbers are merged into the first one.
         """
         said = [
             f"{_raised(place)} {notes[0]}"
@@ -146,7 +143,7 @@ class Sheet:
         return [list(map(Cell.of, row)) for row in self.rows]
 
     def _notes(self) -> dict[str, list[str]]:
-        """What is said of cells, by its form."""
+        """Footnotes by their text without numbers."""
         notes: dict[str, list[str]] = {}
         for cell in (cell for row in self._rows() for cell in row if cell.note):
             notes.setdefault(_form(cell.note), []).append(cell.note)
@@ -154,11 +151,11 @@ class Sheet:
 
 
 Part = Sheet | Cell | str
-"""Of what is shown: a table, or a line."""
+"""A table or a line."""
 
 
 def first(sheet: Sheet, count: int, elsewhere: str) -> Sheet:
-    """The first rows of a table, with a note that says where the others are."""
+    """Keep the first rows, and add a note about the others."""
     more = len(sheet.rows) - count
     if more <= 0:
         return sheet
@@ -166,7 +163,7 @@ def first(sheet: Sheet, count: int, elsewhere: str) -> Sheet:
 
 
 def fitting(sheet: Sheet, limit: int, elsewhere: str) -> str:
-    """A table in Markdown of at most so many characters, with as many rows as fit."""
+    """Markdown with as many rows as fit in a number of characters."""
 
     def text(count: int) -> str:
         return markdown(first(sheet, count, elsewhere))
@@ -179,12 +176,12 @@ def fitting(sheet: Sheet, limit: int, elsewhere: str) -> str:
 
 
 def markdown(*parts: Part) -> str:
-    """Tables and lines in Markdown."""
+    """Render tables and lines as Markdown."""
     return "\n\n".join("\n".join(_of_sheet(part) if isinstance(part, Sheet) else _of_line(part)) for part in parts)
 
 
 def grid(sheet: Sheet) -> Iterator[str]:
-    """The lines of a table alone, with details behind their numbers."""
+    """Render the table alone, with details next to their numbers."""
     yield _row(escaped(column.name) for column in sheet.heads)
     yield _row("--:" if column.number else ":--" for column in sheet.heads)
     for row in sheet.cells:
@@ -192,7 +189,7 @@ def grid(sheet: Sheet) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Text that stays text in one line of Markdown."""
+    """Escape text for one line of Markdown."""
     return _SPECIAL.sub(lambda found: f"\\{found[0]}", harmless(" ".join(text.split())))
 
 
@@ -225,7 +222,6 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _form(note: str) -> str:
-    """A note without its numbers."""
     return _NUMBER.sub("0", note)
 
 

@@ -1,4 +1,4 @@
-"""The final table of a study: what a person looks at first."""
+"""The final table of a study."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _OF_LANE = {
     "parity_cosine": "cosine",
 }
 _APART = 1.5
-"""From so many times on, the median of all calls and the time that throughput is made of are told to be different things."""
+"""Ratio from which the median and the mean time per call are reported as different."""
 _ROUNDS_APART = "its rounds differ so much that p50, the median of all calls, contradicts samples/s and speed-up, which are means over rounds"
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One cell of the final table. A number that the cell does not have is None."""
+    """One cell of the final table; missing numbers are None."""
 
     workload: str
     """The short name."""
@@ -45,11 +45,11 @@ class SummaryRow:
     verdict: Verdict
     reason: str
     noise: str
-    """What disturbed the machine meanwhile: absolute figures are marked."""
+    """Cause of contamination; absolute figures are marked."""
     unsteady: tuple[str, ...]
-    """The metrics of the cell that this touches."""
+    """Contaminated metrics."""
     variables: str
-    """Of the environment, those that may make one runtime faster or slower; they may touch speed-ups, too."""
+    """Environment variables that may favour one runtime. Speed-ups may be affected, too."""
     throughput: float | None
     """Samples per second."""
     throughput_ci: tuple[float, float] | None
@@ -57,48 +57,38 @@ class SummaryRow:
     latency_p50_ms: float | None
     latency_p99_ms: float | None
     baseline: str
-    """The label of the compiler that the speed-up is over."""
+    """Label of the speed-up's baseline."""
     speedup: float | None
     speedup_ci: tuple[float, float] | None
     """Ends of the 95 % interval."""
     cpu_percent: float | None
-    """Of the whole machine."""
+    """CPU use of the whole machine."""
     parity_cosine: float | None
     compile_s: float | None
-    """Export included; of the study that compiled the engine, where it was reused."""
+    """Includes the export; of the study that compiled the engine, where it was reused."""
     compiled_by: str | None
-    """The id of that study; None where the engine was compiled here."""
+    """Id of that study; None where this study compiled the engine."""
     built_beside: int
-    """The most others that were prepared or compiled at the same time."""
+    """Largest number of other preparations or compilations running concurrently."""
     precision_in_force: str | None
     fallback_nodes: int
-    """Nodes that another provider took than the one that was asked for, as far as the compiler tells."""
+    """Nodes run by another provider than requested, if the compiler reports it."""
     cell: str
-    """The id of the cell; `mlflow-ngraph results explain` takes it."""
+    """Id of the cell, as `mlflow-ngraph results explain` takes it."""
     best: bool = False
-    """Whether it is the fastest trustworthy cell of its workload, batch size and precision."""
+    """Fastest ``ok`` cell of its workload, batch size and precision."""
 
     @property
     def rounds_apart(self) -> bool:
-        """Whether rounds differ so much that the median of all calls is another time than that of throughput."""
+        """Rounds differ so much that the median call and the throughput imply different times."""
         if not self.throughput or not self.latency_p50_ms:
             return False
         ratio = self.latency_p50_ms * self.throughput / (1e3 * self.batch)
         return not 1 / _APART <= ratio <= _APART
 
     @property
-    def speedup_mark(self) -> str:
-        """What stands before the speed-up: that foreign load is in it."""
-        return UNSTEADY_MARK if "speedup" in self.unsteady else ""
-
-    @property
-    def precisions(self) -> str:
-        """The precision in force, with the one asked for where they differ."""
-        return precisions(self.precision, self.precision_in_force)
-
-    @property
     def compile_text(self) -> str:
-        """The compile seconds, marked where another study spent them, or where they would be fewer with nothing beside."""
+        """Compile time in seconds. Reuse is noted; "≤" marks concurrent compilation."""
         if self.compile_s is None:
             return ""
         return (
@@ -107,34 +97,34 @@ class SummaryRow:
 
 
 def precisions(asked: str, in_force: str | None) -> str:
-    """The precision in force, with the one asked for where they differ."""
+    """Effective precision, followed by the requested one where they differ."""
     return asked if in_force in (None, "", asked) else f"{in_force} (asked: {asked})"
 
 
 def fallback_nodes(flags: Mapping[str, Any]) -> int:
-    """How many nodes fell back to another provider, from the flags in force.
+    """Number of nodes that fell back to another provider, from the effective flags.
 
-    0 where the compiler has no providers, or a flag of this name that is something else: names of flags are the adapters' own.
+    0 without providers, or where an adapter's flag of this name is no number.
     """
     nodes = flags.get("fallback_nodes")
     return nodes if type(nodes) is int else 0
 
 
 def fallback_note(nodes: int) -> str:
-    """That nodes fell back, in words; empty where none did."""
+    """Remark about fallback nodes; empty for none."""
     return f"{counted(nodes, 'node')} fell back to another provider" if nodes else ""
 
 
-def measured_with(variables: str) -> str:
-    """What to think of figures that were measured with some variables set."""
+def environment_warning(variables: str) -> str:
+    """Warning about environment variables set while measuring."""
     return f"measured with {variables}, which may make one compiler faster or slower than it is without"
 
 
 def summary_rows(record: StudyRecord) -> list[SummaryRow]:
-    """A row for every cell with a verdict.
+    """A row for each cell with a verdict.
 
-    Workloads stand in the order of the study, batch sizes ascend, and within a batch size the rows are sorted by
-    speed-up, those that are not ``ok`` last.
+    Workloads keep the order of the study, and batch sizes ascend. Rows of a batch size are sorted by speed-up, those
+    not ``ok`` last.
     """
     groups: dict[tuple[str, str, int], list[SummaryRow]] = {}
     for lane in record.lanes.values():
@@ -146,9 +136,9 @@ def summary_rows(record: StudyRecord) -> list[SummaryRow]:
     return [row for _, rows in ranked for row in _ranked(rows)]
 
 
-def refers_to(record: StudyRecord) -> list[str]:
-    """What speed-ups and comparisons of outputs refer to, which workloads have no speed-up for lack of a baseline, and the processor
-    that all figures are of where the profile is for others.
+def references(record: StudyRecord) -> list[str]:
+    """Name the references of speed-ups and parity, workloads without a baseline, and a processor that does not fit the
+    profile.
     """
     known = {ref: record.reference_by(ref) for ref in record.workloads}
     several = len(set(known.values())) > 1
@@ -167,8 +157,8 @@ def refers_to(record: StudyRecord) -> list[str]:
     return [*(["; ".join(said)] if said else []), *_without_baseline(record), *([other] if other else [])]
 
 
-def shortfall(record: StudyRecord) -> str:
-    """How far the intervals reach of a study that asked for less, in one sentence for all its cells; else empty."""
+def wide_intervals(record: StudyRecord) -> str:
+    """Sentence about intervals wider than the study requested; empty if there are none."""
     if record.study.get("repetitions") != "auto":
         return ""
     wanted = record.study["adaptive"]["within"]
@@ -186,12 +176,11 @@ def shortfall(record: StudyRecord) -> str:
 
 
 def _span(shares: Sequence[float]) -> str:
-    """The ends of ascending shares in percent, once where they look alike."""
+    """Ends of ascending shares in percent; one number where they round alike."""
     return " to ".join(dict.fromkeys(rounded(100 * share, 2) for share in (shares[0], shares[-1])))
 
 
 def _without_baseline(record: StudyRecord) -> Iterator[str]:
-    """A line for each workload that was measured, and not with the baseline."""
     measured: dict[tuple[str, str], dict[str, str]] = {}
     for lane in record.lanes.values():
         if any("throughput" in cell.metrics for cell in lane.cells.values()):
@@ -208,9 +197,10 @@ def _without_baseline(record: StudyRecord) -> Iterator[str]:
 
 
 def sheet(record: StudyRecord) -> Sheet:
-    """Every cell, best first within a workload and batch size, with how many have which verdict and what disturbed them."""
+    """Every cell, the best first, with counts of verdicts and notes about contamination."""
     rows = summary_rows(record)
     asked = {row.precision for row in rows}
+    variables = dict.fromkeys(row.variables for row in rows if row.variables)
     several = len(asked) > 1 or any(row.precision_in_force not in (None, *asked) for row in rows)
     speedup = "speed-up" if record.baseline == BASELINE else metric_title("speed-up", record.baseline)
     return Sheet(
@@ -225,16 +215,16 @@ def sheet(record: StudyRecord) -> Sheet:
         [list(_cells(row, several)) for row in rows],
         [
             _tally(rows),
-            *refers_to(record),
-            *filter(None, [shortfall(record)]),
-            *(Cell(line, tone="warning") for line in (*_noise(rows), *_variables(rows))),
+            *references(record),
+            *filter(None, [wide_intervals(record)]),
+            *(Cell(line, tone="warning") for line in (*_noise(rows), *map(environment_warning, variables))),
         ],
         one="cell",
     )
 
 
 def of_lane(cells: Iterable[CellRecord], baseline: str) -> Sheet:
-    """The cells of one lane."""
+    """Cells of one lane."""
 
     def figures(cell: CellRecord) -> Iterator[str]:
         for name in _OF_LANE:
@@ -255,8 +245,9 @@ def _cells(row: SummaryRow, several: bool) -> Iterator[Cell]:
     yield Cell(str(row.batch), tone=usual)
     yield Cell(row.compiler, tone=best)
     if several:
-        yield Cell(row.precisions, tone=usual)
-    yield Cell(_marked(row.speedup_mark, row.speedup), _interval(row.speedup_ci), tone=best)
+        yield Cell(precisions(row.precision, row.precision_in_force), tone=usual)
+    speedup_mark = UNSTEADY_MARK if "speedup" in row.unsteady else ""
+    yield Cell(_marked(speedup_mark, row.speedup), _interval(row.speedup_ci), tone=best)
     yield Cell(_marked(mark, row.throughput), _interval(row.throughput_ci), tone=best)
     yield Cell(_marked(mark, row.latency_p50_ms), note=_ROUNDS_APART if row.rounds_apart else "", tone=usual)
     for figure in (row.latency_p99_ms, row.cpu_percent):
@@ -267,17 +258,15 @@ def _cells(row: SummaryRow, several: bool) -> Iterator[Cell]:
 
 
 def _marked(mark: str, figure: float | None) -> str:
-    """A figure, marked where what disturbed the machine is in it."""
     return "" if figure is None else f"{mark}{rounded(figure, 3)}"
 
 
 def _interval(ends: tuple[float, float] | None) -> str:
-    """Of what is exact, as the speed-up of the baseline, there is none."""
+    """Interval as text; empty for exact figures, such as the baseline's speed-up."""
     return "" if ends is None or ends[0] == ends[1] else f"[{rounded(ends[0], 3)}, {rounded(ends[1], 3)}]"
 
 
 def _tally(rows: Sequence[SummaryRow]) -> Cell:
-    """How many cells have which verdict."""
     counts = Counter(str(row.verdict) for row in rows)
     fine = counts.pop(str(Verdict.OK), 0)
     others = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
@@ -285,20 +274,15 @@ def _tally(rows: Sequence[SummaryRow]) -> Cell:
 
 
 def _noise(rows: Sequence[SummaryRow]) -> Iterator[str]:
-    """What the mark means, and what disturbed most cells."""
+    """Explain the mark, and name the most frequent cause."""
     reasons = Counter(row.noise for row in rows if row.noise)
     if reasons:
         (reason, _), count = reasons.most_common(1)[0], reasons.total()
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet ({counted(count, 'cell')}); {TOUCHED}. Such as: {reason}"
 
 
-def _variables(rows: Sequence[SummaryRow]) -> Iterator[str]:
-    """What the environment had that may make one runtime faster or slower."""
-    yield from map(measured_with, dict.fromkeys(row.variables for row in rows if row.variables))
-
-
 def _ranked(rows: list[SummaryRow]) -> list[SummaryRow]:
-    """By speed-up, else by throughput, with the winner marked."""
+    """Sort by speed-up, then by throughput, and mark the best."""
     ranked = sorted(
         rows, key=lambda row: (row.verdict is not Verdict.OK, -(row.speedup or 0.0), -(row.throughput or 0.0))
     )

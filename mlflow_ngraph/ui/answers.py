@@ -1,4 +1,4 @@
-"""What the page shows, computed from the tidy table: plain values, ready to be written as JSON."""
+"""Answers of the page, computed from the tidy table as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -11,32 +11,27 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import NOISE, Metric, is_uncertainty
-from mlflow_ngraph.tables import baselines, vocabulary
+from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.ui.query import GROUPS, Query
 from mlflow_ngraph.verdicts import Verdict
 
 MOST_WORKLOADS = 24
-"""How many workloads are shown at once: more are not looked at, and make a page slow."""
+"""Most workloads shown at once. More would make the page slow."""
 MOST_FINDINGS = 40
 _OWN = ("compiler_label", "precision", "mode", "threads")
-"""What tells the numbers of a workload, a device and a batch size apart."""
+"""Columns that separate the numbers of workload, device and batch size."""
 _LANE = ("workload", "device", *_OWN)
 _LINKS = ("lane_run_id", "model_id", "experiment_id")
 _POINT = ("batch", "value", "low", "high", "verdict", "unsteady", "noise")
-"""What is told of each point of a curve."""
+"""Values of each point of a curve."""
 _MARKS = ("tied", "unsteady", "noise")
 _IDENTITY = "identity"
 
 
 def options(frame: pd.DataFrame) -> dict[str, Any]:
-    """What there is to choose from.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The newest result of each cell.
-    """
+    """Values that can be chosen in the newest results."""
     experiments = frame[["experiment_id", "experiment"]].drop_duplicates().sort_values("experiment")
     return {
         "cells": len(frame),
@@ -64,23 +59,18 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
-    """The curves, and for one batch size the numbers side by side.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The newest result of each cell.
+    """Curves of the newest results over batch size, and the numbers of one batch size side by side.
 
     Raises
     ------
     UsageError
-        Nothing fits, or a value that is asked for does not exist.
+        Nothing matches, or a chosen value does not exist.
     """
     metrics = _metrics(frame)
     if question.metric not in metrics:
         raise UnknownNameError("metric", question.metric, metrics)
     metric = metrics[question.metric]
-    shown = question.fits(frame)
+    shown = question.select(frame)
     if shown.empty:
         raise UsageError("nothing fits all of this together: choose fewer devices, compilers, precisions or workloads")
     over = baselines.of(shown, metric)
@@ -120,7 +110,7 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
 
 
 def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
-    """What stands out among the chosen results, the most important first.
+    """Findings about the chosen results, the most important first.
 
     Raises
     ------
@@ -129,7 +119,7 @@ def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """
     from mlflow_ngraph.analysis.findings import find
 
-    ranked = find(question.fits(frame))
+    ranked = find(question.select(frame))
     return {
         "findings": [
             {"kind": finding.kind, "title": finding.title, "text": finding.text, "command": finding.command}
@@ -140,7 +130,6 @@ def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
 
 
 def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
-    """A curve over batch size for each lane, with the ends of its intervals."""
     known = frame[frame[metric].notna() & frame["batch"].notna()].sort_values("batch")
     low, high = significance.interval(known, metric)
     columns = {name: list(map(plain, known[name])) for name in (*_LANE, "label", *_LINKS, "batch", "verdict")}
@@ -155,7 +144,7 @@ def _series(frame: pd.DataFrame, metric: str) -> Iterator[dict[str, Any]]:
 
 
 def _table(here: pd.DataFrame, question: Query) -> list[dict[str, Any]]:
-    """The numbers at one batch size, with the best of each group and what cannot be told from it."""
+    """Numbers of one batch size, with the best of each group and its ties."""
     rows = GROUPS[question.best_of]
     columns = [name for name in ("workload", "device", *_OWN) if name not in rows]
     table = compare(here, rows=rows, columns=columns, metric=question.metric, include=_included(question))
@@ -182,8 +171,8 @@ def _table(here: pd.DataFrame, question: Query) -> list[dict[str, Any]]:
 def _ratios(
     frame: pd.DataFrame, question: Query, here: pd.DataFrame, batch: int, baseline: str
 ) -> list[dict[str, Any]]:
-    """The numbers divided by those of the baseline, which need not be among the chosen compilers."""
-    bases = question.fits(frame, but="compiler")
+    """Divide by the baseline, which may be missing from the chosen compilers."""
+    bases = question.select(frame, but="compiler")
     bases = bases[(bases["batch"] == batch) & (bases["compiler_label"] == baseline)]
     both = pd.concat([here, bases[~bases["cell"].isin(here["cell"])]])
     table = compare(
@@ -209,10 +198,10 @@ def _ratios(
 
 
 def _baseline(frame: pd.DataFrame, question: Query) -> str | None:
-    """The compiler to divide by: eager execution or what studies divide by, unless asked otherwise; None where none is there."""
-    known = _values(question.fits(frame, but="compiler")["compiler_label"])
+    """Compiler to divide by: the chosen one, else eager execution or the studies' baseline; None without any."""
+    known = _values(question.select(frame, but="compiler")["compiler_label"])
     if question.baseline is None:
-        of_studies = baselines.labels(question.fits(frame, but="compiler"))
+        of_studies = baselines.labels(question.select(frame, but="compiler"))
         return next((label for label in (_IDENTITY, *dict.fromkeys(of_studies)) if label in known), None)
     if question.baseline not in known:
         raise UsageError(f"nothing of the baseline {question.baseline!r} fits: there is {', '.join(known)}")
@@ -220,12 +209,12 @@ def _baseline(frame: pd.DataFrame, question: Query) -> str | None:
 
 
 def _batch(shown: pd.DataFrame, question: Query) -> int:
-    """The batch size that is asked for, or the one at which most models on their devices are fastest."""
+    """Chosen batch size, else the one at which most models run fastest."""
     known = sorted(int(size) for size in shown["batch"].dropna().unique())
     if question.batch is None:
         measured = shown[(shown["verdict"] == str(Verdict.OK)) & shown["throughput"].notna()]
         best = measured.sort_values("throughput").drop_duplicates(["workload", "device"], keep="last")["batch"]
-        # Of two that are as frequent the larger one: its calls are longer, and its figures steadier.
+        # Among equally frequent ones the largest: its calls are longer, and its figures steadier.
         return int(best.mode().iloc[-1]) if len(best) else known[0]
     if question.batch not in known:
         raise UsageError(f"nothing was measured at batch size {question.batch}: there is {', '.join(map(str, known))}")
@@ -233,8 +222,7 @@ def _batch(shown: pd.DataFrame, question: Query) -> int:
 
 
 def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
-    """What can be shown, metrics that studies declare included: all but the ends of intervals."""
-    known = vocabulary.known(frame)
+    known = metrics_of(frame)
     return {name: metric for name, metric in known.items() if not is_uncertainty(name)}
 
 
@@ -243,7 +231,6 @@ def _included(question: Query) -> Sequence[str]:
 
 
 def _workloads(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
-    """The workloads by family and name."""
     known = frame[["family", "label", "workload"]].drop_duplicates("workload").sort_values(["family", "label"])
     for family, label, ref in known.fillna("").itertuples(index=False):
         yield {"ref": str(ref), "label": str(label), "family": str(family)}

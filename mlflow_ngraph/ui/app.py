@@ -1,7 +1,6 @@
-"""Applications for ``mlflow server --app-name``: MLflow's own, with the page at ``/ngraph`` in it.
+"""Applications for ``mlflow server --app-name``: MLflow's own with the page at ``/ngraph``.
 
-The page is part of MLflow's Flask application, so that it is there whichever server runs it, and behind whatever
-authentication stands before that.
+The page is part of MLflow's Flask application, so it works with every server and behind MLflow's authentication.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def create_app() -> Any:
-    """MLflow's application with the page; ``--app-name ngraph``."""
+    """Create the application ``--app-name ngraph``."""
     from mlflow.server import app
 
     _add_page(app)
@@ -26,17 +25,17 @@ def create_app() -> Any:
 
 
 def create_auth_app() -> Any:
-    """MLflow's application with users and permissions (``basic-auth``) and the page; ``--app-name ngraph-auth``.
+    """Create the application ``--app-name ngraph-auth``, with MLflow's ``basic-auth``.
 
-    A visitor has to log in, and sees the experiments that he may read.
+    A visitor logs in, and sees the experiments that he may read.
     """
     from mlflow.server import app, auth
 
     from mlflow_ngraph.ui import pages
 
     _add_page(app)
-    # Where MLflow denies what it has no rule for, the page's own paths are open to everybody who is logged in; what
-    # they tell is a question of what the visitor may read.
+    # MLflow may deny paths without a rule. Those of the page are open to all users who are logged in, because their
+    # content depends on the visitor's permissions.
     auth.BEFORE_REQUEST_VALIDATORS.update({(path, "GET"): _anybody for path in pages.paths()})
     return auth.create_app(app)
 

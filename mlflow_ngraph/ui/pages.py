@@ -1,4 +1,4 @@
-"""The page, its files and the questions that it asks, as a part of MLflow's Flask application."""
+"""Flask blueprint of the page, its files and its JSON endpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _QUESTIONS = ("options", "comparison", "findings")
 _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
-    # Plotly brings style elements of its own. They can load nothing: what is said of images and fonts holds for them.
+    # Plotly adds style elements. They can load nothing, because the rules for images and fonts apply to them.
     "style-src": "'self' 'unsafe-inline'",
     "img-src": "'self' data:",
     "connect-src": "'self'",
@@ -49,14 +49,14 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 _REMEMBERED = 100
-"""Choices whose findings are remembered."""
+"""Number of findings in the cache."""
 _SMALL = 1000
-"""Bytes below which compressing an answer is not worth it."""
+"""Responses below this many bytes are not compressed."""
 _logger = logging.getLogger(__name__)
 
 
 def paths() -> list[str]:
-    """Everything that the page answers to, with the server's prefix."""
+    """Routes of the page with the server's prefix."""
     root = f"{_prefix()}/{NAME}"
     return [
         root,
@@ -67,7 +67,7 @@ def paths() -> list[str]:
 
 
 def blueprint() -> Blueprint:
-    """The part of the application. Addresses within the page are relative, so that it works behind any prefix."""
+    """Create the blueprint. Links within the page are relative, so it works behind any prefix."""
     page = Blueprint(NAME, __name__, url_prefix=f"{_prefix()}/{NAME}")
     _add_files(page)
     _add_questions(page, ResultStore(_store_uri()))
@@ -101,11 +101,11 @@ def _add_files(page: Blueprint) -> None:
 
 
 def _add_questions(page: Blueprint, store: ResultStore) -> None:
-    # Looking for findings takes long where there are many results, and most visitors look at the same.
+    # Findings take long with many results, and most visitors ask for the same.
     remembered: dict[Any, dict[str, Any]] = {}
 
     def visible(experiments: Collection[str] = ()) -> pd.DataFrame:
-        """The newest results of the studies that the visitor may see: in these experiments, or in all."""
+        """Newest results of the studies that the visitor may see, in these experiments or in all."""
         visitor = Visitor.asking(_prefix())
         runs = [run for run in store.studies() if not experiments or run.experiment_id in experiments]
         seen = {experiment for experiment in {run.experiment_id for run in runs} if visitor.sees_studies_of(experiment)}
@@ -140,7 +140,7 @@ def _add_questions(page: Blueprint, store: ResultStore) -> None:
 
 
 def _answering(ask: Callable[[], dict[str, Any]]) -> Callable[[], Response]:
-    """A question whose failures are one line for the visitor."""
+    """Wrap an endpoint, so that errors become one line for the visitor."""
 
     @wraps(ask)
     def answered() -> Response:
@@ -165,7 +165,6 @@ def _told(content: dict[str, Any], status: int = 200) -> Response:
 
 
 def _sent(content: bytes, kind: str, status: int = 200) -> Response:
-    """A response, compressed where the browser takes that."""
     packed = len(content) > _SMALL and "gzip" in request.accept_encodings.values()
     answer = Response(_packed(content) if packed else content, status, content_type=f"{kind}; charset=utf-8")
     answer.headers["Vary"] = "Accept-Encoding"
@@ -195,12 +194,12 @@ def _plotly() -> bytes:
 
 
 def _prefix() -> str:
-    """What stands before all paths of the server (``--static-prefix``)."""
+    """Path prefix of the server (``--static-prefix``)."""
     return os.environ.get("_MLFLOW_STATIC_PREFIX", "").rstrip("/")
 
 
 def _store_uri() -> str:
-    """The tracking store of the server, as ``mlflow server`` tells the processes that it starts."""
+    """Tracking store of the server, as ``mlflow server`` passes it to its processes."""
     uri = os.environ.get("_MLFLOW_SERVER_FILE_STORE")
     if not uri:
         raise TrackingError("the page is a part of 'mlflow server': start that with --app-name ngraph")

@@ -1,4 +1,4 @@
-"""What a visitor of the page wants to see, as the address of the page says it."""
+"""Query of the page, parsed from its address."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ CHOSEN = {
     "precision": "precision",
     "workload": "workload",
 }
-"""What can be chosen, and the column of the results that it is looked for in."""
+"""Criteria, with their columns of the results."""
 GROUPS = {"device": ("workload", "device"), "workload": ("workload",)}
-"""Within what the best is marked: of each workload on each device, or of each workload wherever it ran."""
+"""Groups within which the best is marked: workload on a device, or workload anywhere."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What is compared, and how it is shown."""
+    """Choice of cells and of their presentation."""
 
     chosen: dict[str, tuple[str, ...]]
-    """Values by the names in `CHOSEN`; all where there are none."""
+    """Values by the names in `CHOSEN`; empty means all."""
     metric: str = "throughput"
     baseline: str | None = None
-    """The compiler, with its flags, that all are divided by; ``identity`` or nothing when left out."""
+    """Compiler with flags to divide by; ``identity`` or none when left out."""
     batch: int | None = None
-    """The batch size of maps and tables; the one that most models run fastest at when left out."""
+    """Batch size of maps and tables; by default the one at which most models run fastest."""
     best_of: str = "device"
     everything: bool = False
-    """Whether numbers count that are not ``ok``."""
+    """Include numbers that are not ``ok``."""
 
     @classmethod
     def of(cls, given: MultiDict[str, str]) -> Query:
-        """The question that the query of an address asks.
+        """Parse the query of an address.
 
         Raises
         ------
@@ -64,13 +64,8 @@ class Query:
             everything=given.get("all") == "1",
         )
 
-    def fits(self, frame: pd.DataFrame, *, but: str = "") -> pd.DataFrame:
-        """The rows that are meant.
-
-        Parameters
-        ----------
-        but : str
-            A name in `CHOSEN` that does not count.
+    def select(self, frame: pd.DataFrame, *, but: str = "") -> pd.DataFrame:
+        """Select the matching rows, ignoring the criterion ``but``.
 
         Raises
         ------

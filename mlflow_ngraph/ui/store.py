@@ -1,4 +1,4 @@
-"""The newest results of the studies on the server that the page is part of, kept until a study changes."""
+"""Cache of the newest results of this server's studies."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pyarrow as pa
 
 from mlflow_ngraph.analysis import results, table_cache
 from mlflow_ngraph.analysis.compare import latest
-from mlflow_ngraph.analysis.listing import Listed, Server
+from mlflow_ngraph.analysis.listing import ListedRun, Server
 from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.tables import distinct
 from mlflow_ngraph.tracking.schema import Artifact
 
 Fetch = Callable[[str, str], "bytes | None"]
-"""Gives a file of a run, by the run's id and the file's path."""
+"""Reads a file of a run, by run id and path."""
 STUDIES = "studies"
-"""In the ``attrs`` of a table: what tells it from tables of other studies."""
+"""Key in the ``attrs`` of a table: identity of its set of studies."""
 NOTES = "notes"
-"""Beside it: what a visitor should know of the results, such as runs that were left out."""
+"""Key in the ``attrs`` of a table: remarks for the visitor, such as runs left out."""
 _KEPT = 8
-"""How many sets of studies are remembered: visitors may see different ones."""
+"""Number of cached sets. Visitors may see different studies."""
 _ORDER = pa.schema(
     [
         ("cell", pa.large_string()),
@@ -35,17 +35,11 @@ _ORDER = pa.schema(
         ("fingerprint", pa.large_string()),
     ]
 )
-"""What tells which of several results is the newest."""
+"""Columns that decide which result is the newest."""
 
 
 class ResultStore:
-    """Reads results from the tracking store of this server.
-
-    Parameters
-    ----------
-    uri : str
-        The tracking store, as the server itself was given it.
-    """
+    """Reader of results from this server's tracking store."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -53,36 +47,17 @@ class ResultStore:
         self._cache = TableCache.of(uri)
         self._frames: OrderedDict[frozenset[tuple[str, str]], pd.DataFrame] = OrderedDict()
         self._lanes: dict[tuple[str, str], list[str]] = {}
-        """The lane runs of each table, by its run and digest."""
+        """Lane runs of each table, by run and digest."""
         self._lock = Lock()
 
-    def studies(self) -> list[Listed]:
-        """The study runs that have results, whoever may see them.
-
-        Raises
-        ------
-        TrackingError
-            The store cannot be reached.
-        """
+    def studies(self) -> list[ListedRun]:
+        """Study runs with results, visible to anyone."""
         return [run for run in self._server.study_runs() if run.digest]
 
-    def newest(self, runs: Sequence[Listed], fetch: Fetch) -> pd.DataFrame:
-        """The tidy table of the newest result of each cell, with the id of its experiment; not to be changed.
-
-        Parameters
-        ----------
-        runs : Sequence[Listed]
-            The studies that count.
-        fetch : Fetch
-            How to get at their files.
-
-        Raises
-        ------
-        TrackingError
-            A table cannot be read.
-        """
+    def newest(self, runs: Sequence[ListedRun], fetch: Fetch) -> pd.DataFrame:
+        """Newest result of each cell with its experiment's id. Not to be modified."""
         source = _Fetched(self._uri, fetch)
-        # One at a time: who waits finds what the other one has read.
+        # One at a time, so that waiting threads find the results in the cache.
         with self._lock:
             deleted = self._deleted(source, runs)
             key = frozenset([*((run.run_id, run.digest) for run in runs), *((run_id, "") for run_id in deleted)])
@@ -95,8 +70,7 @@ class ResultStore:
             frame: pd.DataFrame = self._frames[key]
             return frame
 
-    def _deleted(self, source: Server, runs: Sequence[Listed]) -> frozenset[str]:
-        """The lane runs of these studies that somebody has deleted."""
+    def _deleted(self, source: Server, runs: Sequence[ListedRun]) -> frozenset[str]:
         new = [run for run in runs if (run.run_id, run.digest) not in self._lanes]
         tables = table_cache.read(source, new, [results.LANE_RUN], self._cache, lambda note: None)
         named = {run.run_id: results.named_lanes([(run, table)]) for run, table in tables}
@@ -104,12 +78,12 @@ class ResultStore:
         lanes = [lane for run in runs for lane in self._lanes[run.run_id, run.digest]]
         return source.deleted(lanes, {run.experiment_id for run in runs})
 
-    def _read(self, source: Server, runs: Sequence[Listed], deleted: Collection[str]) -> pd.DataFrame:
-        """First which studies have the newest of anything, then those alone in full: most are history."""
+    def _read(self, source: Server, runs: Sequence[ListedRun], deleted: Collection[str]) -> pd.DataFrame:
+        """Find the studies with the newest results, then read only those in full. Most studies are history."""
         notes: list[str] = []
         wanted = [*_ORDER.names, results.LANE_RUN]
-        known = results.without(deleted, table_cache.read(source, runs, wanted, self._cache, notes.append))
-        notes += results.displaced(known)
+        known = results.without_lanes(deleted, table_cache.read(source, runs, wanted, self._cache, notes.append))
+        notes += results.experiments_mixed(known)
         if not known:
             nothing: pd.DataFrame = results.joined([], None).assign(experiment_id="")
             nothing.attrs[NOTES] = notes
@@ -120,7 +94,7 @@ class ResultStore:
         ]
         newest = latest(pa.concat_tables(parts).to_pandas(), ("cell", "fingerprint"))
         needed = [known[place][0] for place in sorted(newest["place"].unique())]
-        read = results.without(deleted, table_cache.read(source, needed, None, self._cache, notes.append))
+        read = results.without_lanes(deleted, table_cache.read(source, needed, None, self._cache, notes.append))
         whole = results.joined([(self._server.name, run, table) for run, table in read], None)
         frame = latest(whole)
         experiments = {run.run_id: run.experiment_id for run in runs}
@@ -132,26 +106,26 @@ class ResultStore:
 
 
 def _ordering(table: pa.Table) -> pa.Table:
-    """The columns that tell which result is the newest; without a machine where an old table does not say it."""
+    """Columns that order results; tables of older versions lack the machine."""
     if "fingerprint" not in table.column_names:
         table = table.append_column("fingerprint", pa.nulls(table.num_rows))
     return table.select(_ORDER.names).cast(_ORDER)
 
 
 class _Fetched(Server):
-    """This server, whose files are got at in the name of a visitor."""
+    """This server, with files fetched in the name of a visitor."""
 
     def __init__(self, uri: str, fetch: Fetch) -> None:
         super().__init__(uri)
         self._fetch = fetch
 
-    def quick_results(self, run: Listed) -> bytes | None:
+    def results_without_mlflow(self, run: ListedRun) -> bytes | None:
         return self._fetch(run.run_id, Artifact.RESULTS)
 
-    def results(self, run: Listed) -> bytes | None:
+    def results(self, run: ListedRun) -> bytes | None:
         return self._fetch(run.run_id, Artifact.RESULTS)
 
-    def again(self, run: Listed) -> Listed:
+    def reload(self, run: ListedRun) -> ListedRun:
         return next((candidate for candidate in self.study_runs() if candidate.run_id == run.run_id), run)
 
     def talking(self) -> AbstractContextManager[None]:

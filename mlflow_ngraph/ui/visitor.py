@@ -1,4 +1,4 @@
-"""Whoever looks at the page, and what MLflow lets them see."""
+"""Visitor of the page, with the permissions that MLflow grants."""
 
 from __future__ import annotations
 
@@ -24,27 +24,16 @@ _OF_THIS_REQUEST = (
     "if-none-match",
     "origin",
 )
-"""Headers that say nothing about who asks."""
+"""Headers that do not identify the visitor."""
 _DENIED = (401, 403, 404)
 
 
 class Visitor:
-    """Asks MLflow's own interface in the name of whoever asks us.
+    """Client of MLflow's own API with the visitor's identity.
 
-    Questions go to the application that this very request came to, with the same headers. So they pass through the
-    authentication, the permissions and the workspaces that MLflow or a plugin has put before it, and nobody sees here
-    what MLflow would not show. Safe to use from several threads.
-
-    Parameters
-    ----------
-    app : WSGIApplication
-        MLflow's application.
-    prefix : str
-        What stands before all paths (``--static-prefix``).
-    host : str
-        The address under which the server was asked.
-    headers : Mapping[str, str]
-        Those of the request.
+    Requests go to the application that served the current request, with its headers. They pass the authentication,
+    permissions and workspaces set up there, so the page shows nothing that MLflow would not. Safe to use from several
+    threads.
     """
 
     def __init__(self, app: WSGIApplication, prefix: str, host: str, headers: Mapping[str, str]) -> None:
@@ -55,17 +44,11 @@ class Visitor:
 
     @classmethod
     def asking(cls, prefix: str) -> Visitor:
-        """Whoever made the current request."""
+        """Visitor of the current request."""
         return cls(current_app.wsgi_app, prefix, request.host_url, dict(request.headers))
 
     def sees_studies_of(self, experiment_id: str) -> bool:
-        """Whether MLflow shows the visitor runs of studies in an experiment that has some.
-
-        Raises
-        ------
-        TrackingError
-            MLflow does not answer as it should.
-        """
+        """Tell if MLflow shows the visitor study runs of an experiment."""
         asked = {
             "experiment_ids": [experiment_id],
             "filter": f"tags.`{Tag.KIND}` = '{Kind.STUDY}'",
@@ -80,13 +63,7 @@ class Visitor:
         return bool((answer.json or {}).get("runs"))
 
     def artifact(self, run_id: str, path: str) -> bytes | None:
-        """A file of a run; None if there is none, or it may not be seen.
-
-        Raises
-        ------
-        TrackingError
-            MLflow does not answer as it should.
-        """
+        """File of a run; None if it is missing or not permitted."""
         query = urlencode({"run_id": run_id, "path": path})
         answer = self._client().get(f"{self._prefix}/get-artifact?{query}", headers=self._headers, base_url=self._host)
         if answer.status_code == 200:

@@ -37,7 +37,7 @@ def test_within_a_study_the_pairs_count() -> None:
     found = champion.compare(candidate, before, "throughput")
     assert found.how == "same rounds"
     assert found.ratio == pytest.approx(1.2)
-    assert "paired" in found.said
+    assert "paired" in found.text
 
 
 def test_less_latency_wins() -> None:
@@ -62,7 +62,7 @@ def test_without_an_interval_nobody_is_better() -> None:
     assert found.ratio == pytest.approx(0.5)
     assert found.p_value is None
     assert not found.better
-    assert "without an interval" in found.said
+    assert "without an interval" in found.text
 
 
 def test_an_engine_is_judged_by_what_it_does_best() -> None:

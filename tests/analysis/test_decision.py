@@ -259,7 +259,7 @@ def test_what_no_option_can_say_is_measured_again_from_the_file_of_the_study(
 def test_a_gain_says_how_far_it_can_be_trusted(
     figures: tuple[float, float | None, float | None], unsteady: bool, text: str
 ) -> None:
-    assert Gain(1, *figures, unsteady=unsteady).said == text
+    assert Gain(1, *figures, unsteady=unsteady).text == text
 
 
 def test_a_gain_beside_other_load_says_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mlflow_ngraph.analysis.matrix import markdown, merged
+from benchmarks.support.matrix import markdown, merged
 from mlflow_ngraph.execute.record import StudyRecord
 from tests.support.records import lane_id, study_record
 

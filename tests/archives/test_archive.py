@@ -20,7 +20,6 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.archives import contents, importing
 from mlflow_ngraph.archives.contents import Contents
 from mlflow_ngraph.archives.export import export
-from mlflow_ngraph.archives.tar_file import Writer
 from mlflow_ngraph.cli.app import run as cli
 from mlflow_ngraph.engines.signing import load_key, public_text
 from mlflow_ngraph.engines.trust import EVERYTHING, Rules, Source
@@ -61,7 +60,7 @@ def studies(home: Path) -> Path:
     return home / "studies"
 
 
-def take(path: Path, home: Path, rules: Rules = EVERYTHING) -> list[importing.Arrived]:
+def take(path: Path, home: Path, rules: Rules = EVERYTHING) -> list[importing.Imported]:
     return importing.unpack(importing.check(path, rules), studies(home))
 
 
@@ -91,7 +90,7 @@ def test_a_study_is_on_another_server_what_it_is_on_its_own(
     own = f"sqlite:///{tmp_path / 'own.db'}"
     shutil.copytree(measured, tmp_path / "copy")
     sync_study(tmp_path / "copy", tracking_uri=own)
-    command = ["import", str(archive), "--home", str(tmp_path / "lab"), "--tracking-uri", sqlite_uri]
+    command = ["study", "import", str(archive), "--home", str(tmp_path / "lab"), "--tracking-uri", sqlite_uri]
     assert cli(command) == 0
     assert server(sqlite_uri) == server(own)
     before, (directory,) = server(sqlite_uri), list((tmp_path / "lab" / "studies").iterdir())
@@ -209,13 +208,10 @@ def rebuilt(
     table = json.loads(held.pop(contents.FILE))
     change(table)
     stream = io.BytesIO()
-    writer = Writer(stream)
-    members = {contents.FILE: text(json.dumps(table)).encode(), **held, **(replaced or {})}
-    for name, content in members.items():
-        writer.begin(name, len(content))
-        writer.write(content)
-        writer.end_file()
-    writer.end()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        members = {contents.FILE: text(json.dumps(table)).encode(), **held, **(replaced or {})}
+        for name, content in members.items():
+            tar.addfile(contents.member(name, len(content)), io.BytesIO(content))
     return stream.getvalue()
 
 

@@ -95,7 +95,7 @@ def test_the_page_does_not_merge_them(recorded: str) -> None:
     source = store._server
 
     def fetch(run_id: str, path: str) -> bytes | None:
-        return source.quick_results(next(run for run in source.study_runs() if run.run_id == run_id))
+        return source.results_without_mlflow(next(run for run in source.study_runs() if run.run_id == run_id))
 
     frame = store.newest(store.studies(), fetch)
     assert {entry["label"] for entry in answers.options(frame)["workloads"]} == NAMES

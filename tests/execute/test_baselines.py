@@ -17,7 +17,7 @@ from mlflow_ngraph.cli import tables
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables import summary
-from mlflow_ngraph.tables.summary import refers_to
+from mlflow_ngraph.tables.summary import references
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.onnx_models import branching
@@ -83,7 +83,7 @@ def test_ratios_are_those_to_the_lane_that_the_study_names(over_onnxruntime: tup
 
 def test_both_the_baseline_and_who_computed_the_reference_are_said(over_onnxruntime: tuple[StudyRecord, str]) -> None:
     record, uri = over_onnxruntime
-    (said,) = refers_to(record)
+    (said,) = references(record)
     assert said.startswith(f"speed-ups are over onnxruntime; outputs were compared with those of {REFERENCE}")
     assert said.endswith("without optimisation")
     text = printed(record)
@@ -107,7 +107,7 @@ def test_without_a_baseline_it_is_said_how_to_name_one(over_identity: tuple[Stud
     record, uri = over_identity
     assert [lane.lane.compiler for lane in record.lanes.values()] == ["identity", "onnxruntime", "openvino"]
     hint = "branching: no speed-up: identity does not run it; name another lane, as with `baseline: onnxruntime`"
-    assert refers_to(record)[-1] == hint
+    assert references(record)[-1] == hint
     assert hint in printed(record)
     assert load_results(uri)["speedup"].isna().all()
     assert set(load_results(uri)["baseline"]) == {"identity"}

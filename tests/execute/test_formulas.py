@@ -14,8 +14,8 @@ from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.errors import StudyError
 from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.tables.results import from_record as table_of
-from mlflow_ngraph.tables.vocabulary import known
 from tests.support.records import study_record
 
 MINIMAL = {"workloads": ["timm:resnet18", "deit-tiny"], "compilers": ["openvino"], "batch_sizes": [1]}
@@ -117,7 +117,7 @@ def test_no_interval_where_the_formula_turns_round_within_it(record: StudyRecord
 
 def test_they_are_compared_and_recommended_like_others(record: StudyRecord) -> None:
     frame = table_of(record)
-    assert known(frame)["tcr"].unit == "kB/s"
+    assert metrics_of(frame)["tcr"].unit == "kB/s"
     assert json.loads(frame["custom_metrics"].iloc[0])["seconds_a_sample"]["better"] == "lower"
     table = compare.compare(frame, metric="tcr", workloads=["resnet18"], batch_sizes=[1], rows=["label"])
     assert table.attrs["unit"] == "kB/s"

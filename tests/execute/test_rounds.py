@@ -17,7 +17,7 @@ from mlflow_ngraph.execute.study_directories import Places
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.study import parse
-from mlflow_ngraph.tables.summary import shortfall
+from mlflow_ngraph.tables.summary import wide_intervals
 from mlflow_ngraph.verdicts import Verdict
 
 pytestmark = pytest.mark.usefixtures("fake_compiler")
@@ -70,7 +70,7 @@ def test_a_study_that_cannot_be_that_sure_says_once_how_sure_it_is(tmp_path):
     outcome, _ = measure(study(adaptive={"within": 1e-9, "min_rounds": 2, "max_repetitions": 7}), tmp_path)
     for cell in cells(outcome).values():
         assert (cell.verdict, cell.metrics["repetitions"], cell.reason) == (Verdict.OK, 7, "")
-    assert shortfall(outcome.record).startswith("intervals of throughput: wanted ± 1e-07 %, reached ± ")
+    assert wide_intervals(outcome.record).startswith("intervals of throughput: wanted ± 1e-07 %, reached ± ")
 
 
 @pytest.mark.usefixtures("processes")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlflow_ngraph.tables.sheet import fitting, markdown
-from mlflow_ngraph.tables.summary import fallback_nodes, sheet, shortfall, summary_rows
+from mlflow_ngraph.tables.summary import fallback_nodes, sheet, summary_rows, wide_intervals
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
 from tests.support.specs import maker
@@ -107,14 +107,14 @@ def test_compile_seconds_of_another_study_are_marked(tmp_path: Path) -> None:
 
 def test_how_far_intervals_reach_is_said_once(tmp_path: Path) -> None:
     record = study_record(tmp_path)
-    assert shortfall(record) == "", "nothing was wanted of them"
+    assert wide_intervals(record) == "", "nothing was wanted of them"
     record.study = {**record.study, "repetitions": "auto"}
-    assert shortfall(record) == "intervals of throughput: wanted ± 1 %, reached ± 2 % in 13 cells"
+    assert wide_intervals(record) == "intervals of throughput: wanted ± 1 %, reached ± 2 % in 13 cells"
     record.lanes[lane_id(record, "resnet18", "openvino")].cells[1].metrics["throughput_ci_high"] *= 1.1
     record.lanes[lane_id(record, "resnet18", "openvino")].cells[2].metrics["throughput_ci_low"] = float("nan")
-    assert shortfall(record).endswith("reached ± 2 to 7 % in 12 cells, 1 cell has no interval")
+    assert wide_intervals(record).endswith("reached ± 2 to 7 % in 12 cells, 1 cell has no interval")
     record.study = {**record.study, "adaptive": {**record.study["adaptive"], "within": 0.1}}
-    assert shortfall(record).endswith("wanted ± 10 %, 1 cell has no interval")
+    assert wide_intervals(record).endswith("wanted ± 10 %, 1 cell has no interval")
 
 
 def test_rounds_that_make_the_median_contradict_the_speed_up_are_told(tmp_path: Path) -> None:

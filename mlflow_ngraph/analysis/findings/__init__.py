@@ -1,9 +1,7 @@
-"""Findings: what the results of studies say, in words, with the evidence and the command that shows more.
+"""Findings about results: sentences with evidence and a command that shows more.
 
->>> from mlflow_ngraph import load_results
->>> from mlflow_ngraph.analysis.findings import find
->>> for finding in find(load_results()):
-...     print(finding.title, finding.text)
+>>> from mlflow_ngraph import load_results >>> from mlflow_ngraph.analysis.findings import find >>> for finding in
+find(load_results()): ... print(finding.title, finding.text)
 """
 
 from mlflow_ngraph.analysis.findings.base import KINDS, NEEDED, Finding

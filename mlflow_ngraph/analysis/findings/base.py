@@ -1,4 +1,4 @@
-"""What a finding is, how strong the evidence for one has to be, and the table that all kinds of findings look at."""
+"""Findings and their hypotheses, and the cells that all kinds of findings are about."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from mlflow_ngraph.text import NO_INTERVAL, missing
 from mlflow_ngraph.verdicts import Verdict
 
 Places = NDArray[np.int64]
-"""Rows of a table, by their positions."""
+"""Positions of rows."""
 
 NEEDED = tuple(dict.fromkeys((
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
     "precision", "mode", "verdict", "reason", "cell", "threads", "batch", "started_at", "finished_at", "git_commit",
     *with_estimates(("throughput", "speedup", "ase", "bsr")), *sorted(rivals.needed("throughput")),
 )))  # fmt: skip
-"""The columns of the tidy table that findings look at."""
+"""Needed columns of the tidy table."""
 ABOVE, BELOW = 1 + AS_GOOD, 1 / (1 + AS_GOOD)
-"""Differences up to the margin are trivial: every test is against it, not against no difference."""
+"""Bounds of trivial differences. Tests are against these, not against equality."""
 _SHOWN = 4
-"""Places that a text names before it counts the others."""
+"""Most items named in a text."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a reader should know, with what it stands on."""
+    """A noteworthy fact with its evidence."""
 
     kind: str
     """One of `KINDS`."""
     title: str
-    """One line, without a full stop."""
+    """One line without a full stop."""
     text: str
-    """One or a few sentences with the figures; intervals are those of single figures, at 95 %."""
+    """Sentences with figures; intervals are at 95 %, of single figures."""
     evidence: list[dict[str, Any]]
-    """A plain mapping for each cell or comparison that the finding stands on."""
+    """Plain mapping for each cell or comparison."""
     command: str
     """A command line that shows more."""
     weight: float
-    """Larger is more important: the kind counts first, then the size of the effect."""
+    """Importance: first by kind, then by size of the effect."""
 
 
 KINDS = {
@@ -74,38 +74,26 @@ KINDS = {
     "unsupported": 0.0,
     "built": 0.0,
 }
-"""What findings there are, with the weight of the smallest one of each kind. The size of an effect adds less than ten."""
+"""Kinds of findings with their smallest weight. The size of an effect adds less than ten."""
 
 
 def weight(kind: str, size: float) -> float:
-    """The weight of a finding.
-
-    Parameters
-    ----------
-    size : float
-        How large the effect is, as the absolute logarithm of a ratio, or any other number from 0 on.
-    """
+    """Importance of a finding; ``size`` is the effect, as the absolute logarithm of a ratio or another number from 0 on."""
     return round(KINDS[kind] + 10 * (1 - float(np.exp(-abs(size)))), 6)
 
 
 @dataclass(frozen=True)
-class Questions:
-    """The hypotheses of one kind, and what to say about those that hold."""
+class Hypotheses:
+    """Hypotheses of one kind, with a function that describes those that hold."""
 
     p_values: NDArray[np.float64]
-    """How surprising the data are if there is nothing to be found; NaN where nothing can be tested."""
-    answer: Callable[[Places, NDArray[np.float64]], list[Finding]]
-    """Gets the positions of what was found, and all adjusted p-values."""
+    """p-values; NaN where nothing can be tested."""
+    answer: Callable[[Places, NDArray[np.float64]], Iterable[Finding]]
+    """Takes the positions of significant hypotheses, and all adjusted p-values."""
 
 
-class Table:
-    """The cells that findings are about: of each cell on each machine that of the latest study.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table; several studies may have measured the same.
-    """
+class Cells:
+    """Cells that findings are about: the latest row of each cell on each machine."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         cells = frame[[name for name in NEEDED if name in frame.columns]].copy()
@@ -124,22 +112,21 @@ class Table:
 
     @cached_property
     def answers(self) -> list[tuple[Answer, Places]]:
-        """What to run, for each model on each machine; with the latest cells that rank, the answer's own first."""
+        """Recommendation for each model and machine, with its ranking cells."""
         compared = Comparison(self.latest, CELL_METRICS["throughput"])
-        return list(decision.answers(compared, compared.ranks | compared.doubtful, ("workload", "place")))
+        return list(decision.answers(compared, compared.ranks | compared.unranked, ("workload", "place")))
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        # A row of a frame at a time costs a hundred times as much as one of these.
+        # A row of a frame costs a hundred times as much as one of these mappings.
         records: list[dict[str, Any]] = self.ok.to_dict("records")
         return records
 
     def row(self, place: int) -> dict[str, Any]:
-        """An ok cell by its position."""
         return self._rows[place]
 
     def codes(self, *names: str) -> Places:
-        """Equal numbers for those ok cells that are equal in these columns."""
+        """Number the ok cells that are equal in these columns."""
         codes = np.zeros(len(self.ok), np.int64)
         for name in names:
             if name not in self._known:
@@ -150,34 +137,34 @@ class Table:
         return np.asarray(np.unique(codes, return_inverse=True)[1], np.int64).reshape(-1)
 
     def compiled(self) -> NDArray[np.bool_]:
-        """Which ok cells are not of the baseline of their study."""
+        """Mark ok cells that are not of their study's baseline."""
         return ~baselines.own(self.ok)
 
     def baselines(self) -> Places:
-        """The ok cell of the baseline that belongs to each ok cell; -1 where there is none."""
+        """Position of each ok cell's baseline; -1 without one."""
         key, over = self.codes("place", "threads", "workload", "precision", "mode", "batch"), baselines.labels(self.ok)
         where = {(int(key[place]), over[place]): int(place) for place in np.flatnonzero(~self.compiled())[::-1]}
         return np.array([where.get((int(code), label), -1) for code, label in zip(key, over, strict=True)], np.int64)
 
     def over(self, row: Any) -> str:
-        """What the ratios of a cell refer to, as a sentence calls it."""
+        """Name the baseline of a cell in a sentence."""
         label = row.get(BASELINE_COLUMN)
         return baseline_phrase(EAGER if missing(label) else str(label))
 
     def context(self, row: Any) -> str:
-        """Where a cell was measured: the device, and whatever else tells the cells of this table apart."""
+        """Describe the place of a measurement: the device, and columns with several values."""
         return context(row, self._several, row["place"] in self._threads)
 
 
 def context(row: Any, several: dict[str, bool], threads: bool) -> str:
-    """The device, and the precision, mode and threads as far as they have to be told."""
+    """Device, with precision, mode and threads where they vary."""
     parts = [str(row["place"])]
     parts += [str(row[name]) for name in ("precision", "mode") if several[name]]
     return ", ".join([*parts, *([f"{row['threads']} threads"] if threads else [])])
 
 
 def _places(frame: pd.DataFrame) -> pd.Series[str]:
-    """The device, with the machine where several machines are called the same."""
+    """Device, with the fingerprint where several machines share its name."""
     machines = frame.groupby("device", dropna=False)["fingerprint"].transform("nunique")
     device, machine = frame["device"].astype(object), frame["fingerprint"].astype(object)
     names: pd.Series[str] = device.where(machines <= 1, device + " (" + machine.str[:6] + ")")
@@ -185,7 +172,7 @@ def _places(frame: pd.DataFrame) -> pd.Series[str]:
 
 
 def pairs(codes: Places) -> tuple[Places, Places]:
-    """All pairs of positions with equal codes; within a pair the first position is the smaller one."""
+    """Pairs of positions with equal codes, the smaller position first."""
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order], append=-1 if len(codes) else 0)) + 1
     firsts, seconds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -200,7 +187,7 @@ def pairs(codes: Places) -> tuple[Places, Places]:
 
 
 def groups(codes: Places, places: Places) -> list[Places]:
-    """``places`` in groups of equal codes, in the order of their first appearance."""
+    """Group ``places`` by code, in order of first appearance."""
     by_code: dict[int, list[int]] = {}
     for place in places:
         by_code.setdefault(int(codes[place]), []).append(int(place))
@@ -208,7 +195,7 @@ def groups(codes: Places, places: Places) -> list[Places]:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: ``+12 %``, ``−3.4 %``; or how many times, from twice on."""
+    """Ratio as a change: ``+12 %``, ``−3.4 %``; as a multiple from twice on."""
     if ratio >= 2:
         return f"×{ratio:.3g}"
     change = 100 * (ratio - 1)
@@ -216,20 +203,20 @@ def percent(ratio: float) -> str:
 
 
 def change(ratios: Estimate, place: int) -> str:
-    """A ratio as a change, with its interval."""
+    """Ratio as a change, with its interval."""
     value, low, high = figures_of(ratios, place).values()
     ends = NO_INTERVAL if math.isnan(low) else f"{percent(low)}, {percent(high)}"
     return f"{percent(value)} [{ends}]"
 
 
 def figures_of(ratios: Estimate, place: int) -> dict[str, float]:
-    """A ratio with the ends of its interval, as evidence has it."""
+    """Ratio with the ends of its interval, for evidence."""
     low, high = ratios.interval()
     return {"value": float(ratios.value[place]), "ci_low": float(low[place]), "ci_high": float(high[place])}
 
 
 def identity_of(row: Any) -> dict[str, Any]:
-    """What names a cell in evidence."""
+    """Identity of a cell, for evidence."""
     return {
         "device": str(row["device"]),
         "label": str(row["label"]),
@@ -242,21 +229,15 @@ def identity_of(row: Any) -> dict[str, Any]:
 
 
 def listed(texts: Iterable[str]) -> str:
-    """The first few of different texts, and how many there are more."""
+    """First different texts, and the number of others."""
     known = list(dict.fromkeys(texts))
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     return ", ".join(known[:_SHOWN]) + more
 
 
 def command(verb: str, options: dict[str, Iterable[Any]], *more: str) -> str:
-    """A command line with filters. What a list on the command line cannot hold is not filtered by.
-
-    Parameters
-    ----------
-    verb : str
-        With its group, as it is typed.
-    options : dict[str, Iterable[Any]]
-        Values by the name of the option.
+    """Command line with filters: a verb with its group, and values by option. Values that a list on the command line
+    cannot hold are left out.
     """
     words = ["mlflow-ngraph", *verb.split()]
     for name, values in options.items():
@@ -267,12 +248,12 @@ def command(verb: str, options: dict[str, Iterable[Any]], *more: str) -> str:
 
 
 def filters(rows: pd.DataFrame, *names: str) -> dict[str, Iterable[Any]]:
-    """Options that let through what is like these rows; ``names`` are those of the options."""
+    """Options that select rows like these; ``names`` are the options."""
     columns = {"devices": "device", "workloads": "workload", "compilers": "compiler", "batch-sizes": "batch",
                "precision": "precision", "studies": "study_id"}  # fmt: skip
     return {name: sorted(rows[columns[name]].unique()) for name in names}
 
 
 def sentence(parts: Sequence[str]) -> str:
-    """Sentences behind each other, without those that are empty."""
+    """Join the sentences that are not empty."""
     return " ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""Cells that did not end well, and machines that were not quiet: nothing is tested here, a verdict is a verdict."""
+"""Failed cells and contaminated measurements. Nothing is tested here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.findings.base import Finding, Table, command, filters, identity_of, listed, sentence, weight
+from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, filters, identity_of, listed, sentence, weight
 from mlflow_ngraph.metrics import TOUCHED
 from mlflow_ngraph.study import BASELINE
 from mlflow_ngraph.verdicts import Verdict
@@ -28,9 +28,9 @@ _ALIKE = ("label", "verdict", "reason")
 _LONGEST = 160
 
 
-def findings(table: Table) -> list[Finding]:
-    """One finding for each model that fails in eager execution already; for all else one for each compiler on a device and
-    each verdict but ``ok``; and one for each device that was not quiet.
+def findings(table: Cells) -> list[Finding]:
+    """Findings about models that fail in eager execution, other failures by compiler and verdict, and disturbed
+    devices.
     """
     latest = table.latest
     bad = latest[latest["verdict"] != str(Verdict.OK)]
@@ -41,10 +41,10 @@ def findings(table: Table) -> list[Finding]:
     return troubles
 
 
-def _of_verdicts(table: Table, bad: pd.DataFrame) -> list[Finding]:
+def _of_verdicts(table: Cells, bad: pd.DataFrame) -> list[Finding]:
     alike = bad.assign(eager=bad["compiler"] == BASELINE).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
     of_model = (alike["compiler"].transform("nunique") > 1) & alike["eager"].transform("any")
-    of_model &= bad["reason"].fillna("") != ""  # without one nobody knows whether they failed alike
+    of_model &= bad["reason"].fillna("") != ""  # without reasons the failures may be different ones
     troubles = [
         _of_model(table, cells) for _, cells in bad[of_model].groupby([*_WHERE, *_ALIKE], dropna=False, sort=False)
     ]
@@ -53,8 +53,7 @@ def _of_verdicts(table: Table, bad: pd.DataFrame) -> list[Finding]:
     return troubles
 
 
-def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:
-    """What disturbed a machine while cells were measured."""
+def _of_machine(table: Cells, cells: pd.DataFrame) -> Finding:
     row, beside = cells.iloc[0], _like(table.latest, cells.iloc[0], ("place",))
     reason = cells["noise"].value_counts().index[0]
     return Finding(
@@ -70,8 +69,8 @@ def _of_machine(table: Table, cells: pd.DataFrame) -> Finding:
     )  # fmt: skip
 
 
-def _of_model(table: Table, cells: pd.DataFrame) -> Finding:
-    """What fails without any compiler is no compiler's failure."""
+def _of_model(table: Cells, cells: pd.DataFrame) -> Finding:
+    """Failures without a compiler, which no compiler is to blame for."""
     row = cells.iloc[0]
     verdict = str(row["verdict"])
     batches = ", ".join(str(batch) for batch in sorted(cells["batch"].unique()))
@@ -81,13 +80,13 @@ def _of_model(table: Table, cells: pd.DataFrame) -> Finding:
         f"{row['label']} on {table.context(row)}: {verdict} in eager execution, and the same with compilers",
         f"At batch {batches} with {listed(cells['compiler_label'])}.",
         "Reason",
-        len(cells) / len(_beside(table.latest, row, "label")),
+        len(cells) / len(_like(table.latest, row, (*_WHERE, "label"))),
     )
 
 
-def _of_compiler(table: Table, cells: pd.DataFrame) -> Finding:
+def _of_compiler(table: Cells, cells: pd.DataFrame) -> Finding:
     row = cells.iloc[0]
-    verdict, beside = str(row["verdict"]), _beside(table.latest, row, "compiler_label")
+    verdict, beside = str(row["verdict"]), _like(table.latest, row, (*_WHERE, "compiler_label"))
     texts = [f"{cell['label']} at batch {cell['batch']}" for _, cell in cells.iterrows()]
     return _finding(
         table,
@@ -99,16 +98,8 @@ def _of_compiler(table: Table, cells: pd.DataFrame) -> Finding:
     )
 
 
-def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str, share: float) -> Finding:
-    """A finding about cells with one verdict.
-
-    Parameters
-    ----------
-    says : str
-        What the first of their reasons is called.
-    share : float
-        Of all cells that could have the verdict.
-    """
+def _finding(table: Cells, cells: pd.DataFrame, title: str, text: str, says: str, share: float) -> Finding:
+    """Finding about cells of one verdict."""
     verdict = str(cells["verdict"].iloc[0])
     kind, lost = _KINDS[Verdict(verdict)][0], _were_ok(table, cells)
     reasons = [reason for reason in cells["reason"].dropna() if reason]
@@ -133,11 +124,6 @@ def _finding(table: Table, cells: pd.DataFrame, title: str, text: str, says: str
     )  # fmt: skip
 
 
-def _beside(latest: pd.DataFrame, row: pd.Series[Any], name: str) -> pd.DataFrame:
-    """The cells that are like a cell in where they were measured and in one column more."""
-    return _like(latest, row, (*_WHERE, name))
-
-
 def _like(latest: pd.DataFrame, row: pd.Series[Any], names: Sequence[str]) -> pd.DataFrame:
     beside = latest
     for column in names:
@@ -146,8 +132,8 @@ def _like(latest: pd.DataFrame, row: pd.Series[Any], names: Sequence[str]) -> pd
     return beside
 
 
-def _were_ok(table: Table, cells: pd.DataFrame) -> list[str]:
-    """Of these cells those that an earlier study could measure on the same machine."""
+def _were_ok(table: Cells, cells: pd.DataFrame) -> list[str]:
+    """Cells that an earlier study measured successfully on the same machine."""
     earlier = table.all[(table.all["verdict"] == str(Verdict.OK)) & table.all["cell"].isin(cells["cell"])]
     known = set(zip(earlier["cell"], earlier["fingerprint"], strict=True))
     return [

@@ -1,10 +1,11 @@
-"""Rank reversals: of two models the faster one is the slower one when compiled, or on another device.
+"""Rank reversals: pairs of models whose order depends on the compiler or the device.
 
-A block is no alternative to a model, so blocks are compared with blocks alone.
+Blocks are no alternative to models, so they are compared with blocks only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from numpy.typing import NDArray
 from mlflow_ngraph.analysis.findings.base import (
     ABOVE,
     BELOW,
+    Cells,
     Finding,
+    Hypotheses,
     Places,
-    Questions,
-    Table,
     change,
     command,
     figures_of,
@@ -31,8 +32,8 @@ from mlflow_ngraph.analysis.findings.base import (
 from mlflow_ngraph.estimates import Estimate
 
 
-def compiled(table: Table) -> Questions:
-    """Two models that change places between the baseline and a compiler on the same device."""
+def compiled(table: Cells) -> Hypotheses:
+    """Pairs that a compiler reorders against the baseline on the same device."""
     base = table.baselines()
     rows = np.flatnonzero(table.compiled() & (base >= 0))
     first, second = pairs(
@@ -42,37 +43,33 @@ def compiled(table: Table) -> Questions:
     eager = table.rates.take(base[first]).over(table.rates.take(base[second]))
     fast = table.rates.take(first).over(table.rates.take(second))
 
-    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> Iterator[Finding]:
         sides = _codes(table, ("place", "threads", "precision", "mode", "workload"), first, second)
-        findings = []
         for group in groups(sides, sure):
             best = _strongest(group, eager, fast)
             model, rival = (table.row(side[best]) for side in (first, second))
             cells = table.ok.iloc[np.concatenate([first[group], second[group]])]
             others = [f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first, group, best)]
-            findings.append(
-                Finding(
-                    "reversal-compiled",
-                    f"{model['label']} and {rival['label']} change places on {table.context(model)} when they are compiled",
-                    sentence([
-                        (
-                            f"Throughput of {model['label']} relative to {rival['label']} at batch {model['batch']}: "
-                            f"{change(eager, best)} in {table.over(model)}, {change(fast, best)} with {model['compiler_label']}."
-                        ),
-                        f"They also change places with {listed(others)}." if others else "",
-                    ]),
-                    [_evidence(table, first, second, place, eager, fast, adjusted, "eager", "compiled") for place in group],
-                    _command(cells, [*sorted({table.row(base[place])["compiler"] for place in first[group]}), *sorted(cells["compiler"].unique())], "compiler_label,batch"),
-                    weight("reversal-compiled", _size(eager, fast)[best]),
-                )
+            yield Finding(
+                "reversal-compiled",
+                f"{model['label']} and {rival['label']} change places on {table.context(model)} when they are compiled",
+                sentence([
+                    (
+                        f"Throughput of {model['label']} relative to {rival['label']} at batch {model['batch']}: "
+                        f"{change(eager, best)} in {table.over(model)}, {change(fast, best)} with {model['compiler_label']}."
+                    ),
+                    f"They also change places with {listed(others)}." if others else "",
+                ]),
+                [_evidence(table, first, second, place, eager, fast, adjusted, "eager", "compiled") for place in group],
+                _command(cells, [*sorted({table.row(base[place])["compiler"] for place in first[group]}), *sorted(cells["compiler"].unique())], "compiler_label,batch"),
+                weight("reversal-compiled", _size(eager, fast)[best]),
             )  # fmt: skip
-        return findings
 
-    return Questions(_p_values(eager, fast), answer)
+    return Hypotheses(_p_values(eager, fast), answer)
 
 
-def devices(table: Table) -> Questions:
-    """Two models that change places between two devices with the same compiler."""
+def devices(table: Cells) -> Hypotheses:
+    """Pairs that two devices order differently with the same compiler."""
     config = ("compiler_label", "precision", "mode", "batch")
     first, second = _ordered(table, *pairs(table.codes("block", "place", "threads", *config)))
     here, there = pairs(_codes(table, (*config, "workload"), first, second))
@@ -84,12 +81,11 @@ def devices(table: Table) -> Questions:
     ratios = table.rates.take(first).over(table.rates.take(second))
     one_side, other_side = ratios.take(here), ratios.take(there)
 
-    def answer(sure: Places, adjusted: NDArray[np.float64]) -> list[Finding]:
+    def answer(sure: Places, adjusted: NDArray[np.float64]) -> Iterator[Finding]:
         arm = arms[first]
         models = _codes(table, ("workload",), first, second)
         count = int(arms.max(initial=0)) + 1
         places = (models[here] * count + arm[here]) * count + arm[there]
-        findings = []
         for group in groups(places, sure):
             best = _strongest(group, one_side, other_side)
             model, rival = (table.row(side[here[best]]) for side in (first, second))
@@ -100,34 +96,31 @@ def devices(table: Table) -> Questions:
             others = [
                 f"{row['compiler_label']} at batch {row['batch']}" for row in _rows(table, first[here], group, best)
             ]
-            findings.append(
-                Finding(
-                    "reversal-devices",
-                    f"{model['label']} and {rival['label']} change places between {model['place']} and {far['place']}",
-                    sentence([
-                        (
-                            f"Throughput of {model['label']} relative to {rival['label']} with {model['compiler_label']} at batch "
-                            f"{model['batch']}: {change(one_side, best)} on {table.context(model)}, "
-                            f"{change(other_side, best)} on {table.context(far)}."
-                        ),
-                        f"They also change places with {listed(others)}." if others else "",
-                    ]),
-                    [
-                        _evidence(table, first[here], second[here], place, one_side, other_side, adjusted, "here", "there")
-                        | {"there_device": str(table.row(first[there[place]])["device"])}
-                        for place in group
-                    ],
-                    _command(cells, sorted(cells["compiler"].unique()), "device,compiler_label,batch"),
-                    weight("reversal-devices", _size(one_side, other_side)[best]),
-                )
+            yield Finding(
+                "reversal-devices",
+                f"{model['label']} and {rival['label']} change places between {model['place']} and {far['place']}",
+                sentence([
+                    (
+                        f"Throughput of {model['label']} relative to {rival['label']} with {model['compiler_label']} at batch "
+                        f"{model['batch']}: {change(one_side, best)} on {table.context(model)}, "
+                        f"{change(other_side, best)} on {table.context(far)}."
+                    ),
+                    f"They also change places with {listed(others)}." if others else "",
+                ]),
+                [
+                    _evidence(table, first[here], second[here], place, one_side, other_side, adjusted, "here", "there")
+                    | {"there_device": str(table.row(first[there[place]])["device"])}
+                    for place in group
+                ],
+                _command(cells, sorted(cells["compiler"].unique()), "device,compiler_label,batch"),
+                weight("reversal-devices", _size(one_side, other_side)[best]),
             )  # fmt: skip
-        return findings
 
-    return Questions(_p_values(one_side, other_side), answer)
+    return Hypotheses(_p_values(one_side, other_side), answer)
 
 
 def _p_values(side: Estimate, other: Estimate) -> NDArray[np.float64]:
-    """Of a reversal: both differences must exceed the margin, in opposite directions."""
+    """p-values of reversals: both differences must exceed the margin, in opposite directions."""
     falls = np.maximum(side.p_above(ABOVE), other.p_below(BELOW))
     rises = np.maximum(side.p_below(BELOW), other.p_above(ABOVE))
     p_values: NDArray[np.float64] = np.minimum(falls, rises)
@@ -135,7 +128,7 @@ def _p_values(side: Estimate, other: Estimate) -> NDArray[np.float64]:
 
 
 def _size(side: Estimate, other: Estimate) -> NDArray[np.float64]:
-    """What a choice on the wrong side costs at least, as a logarithm."""
+    """Least cost of choosing the wrong side, as a logarithm."""
     sizes: NDArray[np.float64] = np.minimum(np.abs(side.log), np.abs(other.log))
     return sizes
 
@@ -144,8 +137,8 @@ def _strongest(group: Places, side: Estimate, other: Estimate) -> int:
     return int(group[np.argmax(_size(side, other)[group])])
 
 
-def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Places]:
-    """Pairs of different models, each in the order of their names, so that equal pairs look alike everywhere."""
+def _ordered(table: Cells, first: Places, second: Places) -> tuple[Places, Places]:
+    """Pairs of different models, ordered by name so that equal pairs match."""
     names = table.codes("workload")
     texts = table.ok["workload"].to_numpy(str)
     apart = names[first] != names[second]
@@ -154,19 +147,19 @@ def _ordered(table: Table, first: Places, second: Places) -> tuple[Places, Place
     return np.where(swap, second, first), np.where(swap, first, second)
 
 
-def _codes(table: Table, names: tuple[str, ...], first: Places, second: Places) -> Places:
-    """Equal numbers for pairs that are equal in these columns, the second model included."""
+def _codes(table: Cells, names: tuple[str, ...], first: Places, second: Places) -> Places:
+    """Number the pairs that are equal in these columns, including the second model."""
     own, models = table.codes(*names), table.codes("workload")
     codes: Places = own[first] * (int(models.max(initial=0)) + 1) + models[second]
     return codes
 
 
-def _rows(table: Table, first: Places, group: Places, but: int) -> list[Any]:
+def _rows(table: Cells, first: Places, group: Places, but: int) -> list[Any]:
     return [table.row(first[place]) for place in group if place != but]
 
 
 def _evidence(
-    table: Table,
+    table: Cells,
     first: Places,
     second: Places,
     place: int,
@@ -176,7 +169,6 @@ def _evidence(
     near: str,
     far: str,
 ) -> dict[str, Any]:
-    """A comparison: two models, by their ratio on either side."""
     return {
         **identity_of(table.row(first[place])),
         "than": str(table.row(second[place])["label"]),

@@ -1,24 +1,25 @@
-"""All kinds of findings together, as one family of hypotheses."""
+"""Survey of all kinds of findings, as one family of hypotheses."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.findings import gains, health, losses, regressions, reversals, scaling, undecided
-from mlflow_ngraph.analysis.findings.base import Finding, Table
+from mlflow_ngraph.analysis.findings import gains_and_losses, health, regressions, reversals, scaling
+from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, identity_of, weight
 from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.text import counted
 
 _KINDS = (
-    gains.gains,
+    gains_and_losses.gains,
     reversals.compiled,
     reversals.devices,
-    losses.losses,
-    losses.missed,
+    gains_and_losses.losses,
+    gains_and_losses.missed,
     scaling.knees,
     scaling.friction,
     regressions.regressions,
@@ -27,14 +28,14 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found, and among how much."""
+    """Findings with the number of tests."""
 
     findings: list[Finding]
     """The most important one first."""
     hypotheses: int
-    """How many were tested."""
+    """Number of tested hypotheses."""
     cells: int
-    """How many cells were looked at: of each cell and machine the latest."""
+    """Number of cells: the latest of each cell and machine."""
 
     @property
     def tested(self) -> str:
@@ -43,26 +44,19 @@ class Survey:
 
 
 def find(frame: pd.DataFrame) -> list[Finding]:
-    """What the results say, the most important first; docs/explanation/comparing.md says what is tested, and how.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table of `results.load`; where it has several studies of a cell, the latest one is compared with the
-        one before.
-    """
+    """Findings of the results, the most important first; docs/explanation/comparing.md describes the tests."""
     return survey(frame).findings
 
 
 def survey(frame: pd.DataFrame) -> Survey:
-    """As `find`, with how much was looked at."""
+    """As `find`, with the number of tests."""
     if frame.empty:
         return Survey([], 0, 0)
-    table = Table(frame)
+    table = Cells(frame)
     asked = [ask(table) for ask in _KINDS]
     p_values = np.concatenate([hypotheses.p_values for hypotheses in asked])
     adjusted = significance.holm(p_values)
-    findings = [*health.findings(table), *undecided.findings(table)]
+    findings = [*health.findings(table), *undecided(table)]
     start = 0
     for questions in asked:
         own = adjusted[start : start + len(questions.p_values)]
@@ -75,8 +69,45 @@ def survey(frame: pd.DataFrame) -> Survey:
     return Survey(findings, int(np.count_nonzero(~np.isnan(p_values))), len(table.latest))
 
 
+def undecided(table: Cells) -> list[Finding]:
+    """One finding for each undecided answer, and one for each tie between compilers."""
+    found = []
+    for answer, _ in table.answers:
+        best = answer.row
+        if best is None:
+            continue
+        others = [row for row in answer.equals if row["compiler_label"] != best["compiler_label"]]
+        if answer.rivals:
+            kind, what = "undecided", "the batch size that runs" if answer.decided else "what runs"
+            title = f"{what} {best['label']} fastest on {table.context(best)} is undecided"
+            evidence = [rival.to_plain() for rival in answer.rivals]
+            hopes = [
+                rival.ratio_ci_high or (1.0 if rival.value is None else rival.value / best["throughput"])
+                for rival in answer.rivals
+            ]
+            size = math.log(max(hopes))
+        elif others:
+            kind, size = "tie", 0.0
+            names = dict.fromkeys(str(row["compiler_label"]) for row in (best, *others))
+            title = f"{best['label']} on {table.context(best)}: either of {' and '.join(names)}"
+            evidence = [identity_of(row) for row in (best, *others)]
+        else:
+            continue
+        found.append(
+            Finding(
+                kind,
+                title,
+                f"{answer.sentence[0].upper()}{answer.sentence[1:]}",
+                evidence,
+                command("compare", {"devices": [best["device"]], "workloads": [best["workload"]]}, "--intervals"),
+                weight(kind, size),
+            )
+        )
+    return found
+
+
 def markdown(findings: list[Finding]) -> str:
-    """Findings as a list in Markdown."""
+    """Markdown list of findings."""
     if not findings:
         return "No findings.\n"
     return (
@@ -88,5 +119,4 @@ def markdown(findings: list[Finding]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which nothing is taken for Markdown but what is meant so."""
     return text.replace("*", r"\*").replace("<", "&lt;")

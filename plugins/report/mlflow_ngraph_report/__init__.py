@@ -1,1 +1,1 @@
-"""The tables and figures of the paper from one's own results, as one page that works offline."""
+"""Report with the paper's tables and figures from your own results."""

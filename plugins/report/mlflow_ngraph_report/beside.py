@@ -1,4 +1,4 @@
-"""One's own tables beside the paper's: number by number, and how far direction, order and size agree."""
+"""Comparison with the paper's tables: number by number, and agreement in direction, order and size."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NEEDS = {
     "t8": "needs ok cells of block:mha with widths 128 or 256 at batch size 8 or 16, in several depths",
 }
 _LEAST = 4
-"""Points from which on a rank correlation has an interval."""
+"""Fewest points for an interval of the rank correlation."""
 
 
 def beside(prepared: Prepared, machines: Sequence[Machine]) -> dict[str, list[Block]]:
-    """What ``--paper`` adds, by the table that it belongs to; ``all`` is about the whole."""
+    """Blocks that ``--paper`` adds, by table; ``all`` holds those about the whole."""
     chosen = comparable(prepared, machines)
     by_table = points(chosen)
     everything = [point for part in by_table.values() for point in part]
@@ -43,9 +43,9 @@ def beside(prepared: Prepared, machines: Sequence[Machine]) -> dict[str, list[Bl
 
 
 def spearman(ours: Sequence[float], theirs: Sequence[float]) -> Value | None:
-    """The rank correlation with its 95 % interval after Bonett and Wright; None with fewer than three points.
+    """Rank correlation with its 95 % interval after Bonett and Wright; None with fewer than three points.
 
-    At a correlation of 1 or -1 the formula has no interval, nor with three points.
+    There is no interval at a correlation of 1 or -1, or with three points.
     """
     from scipy import stats
 
@@ -60,7 +60,7 @@ def spearman(ours: Sequence[float], theirs: Sequence[float]) -> Value | None:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far one quantity of one compiler agrees with the paper's."""
+    """Agreement of one quantity of one compiler with the paper."""
 
     quantity: str
     device: str
@@ -73,7 +73,6 @@ class Agreement:
     """Geometric mean of ours over theirs; NaN where numbers may be negative."""
 
     def row(self) -> dict[str, float | str]:
-        """As data."""
         counts = {name: self.directions[name] for name in ("agrees", "differs", "undecided")}
         order = self.order or Value(math.nan)
         return {
@@ -82,7 +81,7 @@ class Agreement:
         }  # fmt: skip
 
     def cells(self) -> list[Any]:
-        """As a row of the table."""
+        """Row of the table."""
         return [
             *(self.quantity, self.series, self.device, len(self.ours)),
             share(self.directions),
@@ -114,7 +113,7 @@ def agreements(every: Sequence[PaperPoint]) -> list[Agreement]:
 
 
 def share(directions: Counter[str]) -> Cell:
-    """How many of those that our intervals tell the side of, agree."""
+    """Share of agreeing points among those whose interval decides the direction."""
     decided, open_ = directions["agrees"] + directions["differs"], directions["undecided"]
     if not decided and not open_:
         return EMPTY
@@ -142,7 +141,6 @@ def _set_up(chosen: Comparable) -> Text:
 
 
 def _agreement(every: Sequence[PaperPoint], chosen: Comparable) -> Sheet | Missing:
-    """Direction, order and size of each quantity and compiler."""
     key, title = "agreement", "Agreement with the paper"
     comparisons = agreements(every)
     if not comparisons:
@@ -163,7 +161,6 @@ def _agreement(every: Sequence[PaperPoint], chosen: Comparable) -> Sheet | Missi
 
 
 def _by_family(part: Sequence[PaperPoint], chosen: Comparable) -> Sheet | Missing:
-    """The share of agreement of each family."""
     key, title = "agreement-families", "Direction of the speed-up by family"
     compiled = [point for point in part if not point.is_baseline]
     if not compiled:
@@ -191,7 +188,6 @@ def _by_family(part: Sequence[PaperPoint], chosen: Comparable) -> Sheet | Missin
 
 
 def _numbers(key: str, part: Sequence[PaperPoint], chosen: Comparable) -> Sheet | Missing:
-    """Our numbers and the paper's in one table."""
     title = f"Table {key[1:]} beside the paper's"
     if not part:
         return Missing(f"{key}-paper", title, _why(chosen, _NEEDS[key]))
@@ -242,7 +238,7 @@ _CAPTIONS = {
 
 
 def _models(prepared: Prepared) -> Sheet | Missing:
-    """Table 4, which has to be equal."""
+    """Table 4; all numbers have to be equal."""
     every = prepared.every.assign(label=named_by_paper(prepared.every))
     models = {model.label: model for model in paper_models().values()}
     known = every["parameters"].notna() & every["paper_macs"].notna()
@@ -260,7 +256,7 @@ def _models(prepared: Prepared) -> Sheet | Missing:
 
 
 def _blocks(prepared: Prepared) -> Sheet | Missing:
-    """Table 5, which has to be equal."""
+    """Table 5; all numbers have to be equal."""
     every = prepared.every
     frame = every[every["target"].notna()]
     parameters = {(block.block, block.width): block.parameters_per_block for block in paper_blocks()}
@@ -293,5 +289,4 @@ def _equal(key: str, what: str, rows: Sequence[tuple[str, str, float, float]], n
 
 
 def _why(chosen: Comparable, needs: str) -> str:
-    """Why nothing can stand beside the paper's numbers."""
     return f"not comparable: {'; '.join([*chosen.reasons, needs])}" if chosen.reasons else needs

@@ -1,21 +1,32 @@
-"""Figures 7, 10 and 11 of the paper: how stacked blocks behave over depth, width and batch size."""
+"""Figures 7, 10 and 11 of the paper: stacked blocks over depth, width and batch size."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from mlflow_ngraph_report import texts
+from mlflow_ngraph_report import style, texts
 from mlflow_ngraph_report.blocks import Figure, Missing
-from mlflow_ngraph_report.curves import Axis, Grid
+from mlflow_ngraph_report.curves import Axis, Grid, shortened
 from mlflow_ngraph_report.depth_tables import chosen_batches
-from mlflow_ngraph_report.heat import HeatMaps
 from mlflow_ngraph_report.model_figures import BATCH, BSR, SPEEDUP
 from mlflow_ngraph_report.points import alternative, incomplete, lacks, means, named
 from mlflow_ngraph_report.prepared import Prepared, batch_sizes
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
 _TARGETS = {"conv": "convolutional blocks", "mha": "attention blocks"}
+_COLOURS = "cividis"
+"""Colours that colour-blind readers can tell apart."""
+_BESIDE = 3
+_LIGHT, _DARK = "#fafafa", "#101418"
 
 
 def speedups(prepared: Prepared) -> list[Figure | Missing]:
@@ -83,7 +94,7 @@ def efficiency(prepared: Prepared) -> list[Figure | Missing]:
                     "width of its 95 % interval. A place without a number had no cell that counts.",
                     named(data, column="width", x="batch", value="ase"),
                     HeatMaps(data, "batch size", "width").draw,
-                    f"Heat maps of ASE over width and batch size, one for each of {_names(data)}.",
+                    f"Heat maps of ASE over width and batch size, one for each of {texts.listed(list(dict.fromkeys(data['series'])))}.",
                     incomplete(data),
                 )
             )
@@ -135,12 +146,64 @@ def _needs(target: str) -> str:
 
 
 def _each(frame: pd.DataFrame, key: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """The cells of each device and variant of a block, with a key and what is to be added to the title."""
+    """Cells of each device and variant of a block, with a key and an addition to the title."""
     several = frame["block"].nunique() > 1, frame["device"].nunique() > 1
     for number, ((block, device), own) in enumerate(frame.groupby(["block", "device"])):
         name = "".join(f", {text}" for text, varies in zip((block, device), several, strict=True) if varies)
         yield (f"{key}-{number + 1}" if any(several) else key), name, own
 
 
-def _names(data: pd.DataFrame) -> str:
-    return texts.listed(list(dict.fromkeys(data["series"])))
+@dataclass(frozen=True)
+class HeatMaps:
+    """A map for each series."""
+
+    data: pd.DataFrame
+    """Data of `points.means`, with ``x`` as the horizontal axis and ``column`` as the vertical one."""
+    x: str
+    y: str
+
+    def draw(self) -> Canvas:
+        from matplotlib.colors import Normalize
+
+        series = list(dict.fromkeys(self.data["series"]))
+        rows = -(-len(series) // _BESIDE)
+        columns = min(_BESIDE, len(series))
+        ys, xs = (list(dict.fromkeys(self.data.sort_values(name, key=pd.to_numeric)[name])) for name in ("column", "x"))
+        figure = style.canvas(0.4 + rows * (0.75 + 0.38 * len(ys)))
+        panels = figure.subplots(rows, columns, squeeze=False)
+        norm = Normalize(0.0, max(1.0, float(self.data["value"].max())))
+        mesh: Any = None
+        for index, axes in enumerate(panels.flat):
+            if index >= len(series):
+                axes.set_axis_off()
+                continue
+            own = self.data[self.data["series"] == series[index]]
+            mesh = self._map(axes, own, xs, ys, norm)
+            axes.set_title(shortened(series[index], 38))
+            if index % columns == 0:
+                axes.set_ylabel(self.y)
+            if index + columns >= len(series):
+                axes.set_xlabel(self.x)
+        bar = figure.colorbar(mesh, ax=panels, shrink=0.8, aspect=30, pad=0.01)
+        bar.outline.set_visible(False)
+        bar.ax.set_title("ASE", fontsize=8, fontweight="normal")
+        return figure
+
+    def _map(self, axes: Axes, own: pd.DataFrame, xs: list[int], ys: list[str], norm: Any) -> Any:
+        table = own.pivot_table(index="column", columns="x", values="value").reindex(index=ys, columns=xs)
+        values = np.ma.masked_invalid(table.to_numpy(float))
+        mesh = axes.pcolormesh(values, cmap=_COLOURS, norm=norm, edgecolors=style.PAPER, linewidth=1.5)
+        axes.set_xticks(np.arange(len(xs)) + 0.5, [str(x) for x in xs])
+        axes.set_yticks(np.arange(len(ys)) + 0.5, ys)
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        for point in own.to_dict("records"):
+            place = xs.index(point["x"]) + 0.5, ys.index(point["column"]) + 0.5
+            shade = _LIGHT if norm(point["value"]) < 0.55 else _DARK
+            value = point["value"]
+            half = (point["ci_high"] - point["ci_low"]) / 2
+            text = f"{value:.2f}" if math.isnan(half) else f"{value:.2f}\n±{half:.2f}"
+            axes.annotate(text, place, ha="center", va="center", fontsize=6.5, color=shade, linespacing=1.1)
+        return mesh

@@ -1,4 +1,4 @@
-"""What a report is made of: sections with tables, figures, texts, and what is missing with the reason."""
+"""Parts of a report: sections with tables, figures, texts, and reasons for missing ones."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, and the numbers that it draws."""
+    """A figure with its data."""
 
     key: str
     title: str
     caption: str
     data: pd.DataFrame
     draw: Callable[[], Canvas]
-    """Draws it; called within `style.drawing`."""
+    """Draws the figure; called within `style.drawing`."""
     alternative: str
-    """What it shows, in words, for who cannot see it."""
+    """Text alternative."""
     notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Missing:
-    """What stands in the place of a table or figure that cannot be made."""
+    """Placeholder for a table or figure that cannot be made."""
 
     key: str
     title: str
@@ -40,25 +40,25 @@ class Missing:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph under a heading of its own, such as a finding."""
+    """A paragraph with its own heading, such as a finding."""
 
     key: str
     title: str
     paragraphs: Sequence[str]
     command: str = ""
-    """What shows more, as one types it."""
+    """Command that shows more."""
     evidence: pd.DataFrame | None = None
-    """The numbers that it stands on."""
+    """Numbers behind the text."""
 
 
 ABSENT = "absent"
-"""The section of what cannot be made."""
+"""Title of the section with missing parts."""
 Block = Sheet | Figure | Missing | Text
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report."""
+    """A section."""
 
     key: str
     title: str
@@ -68,7 +68,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report."""
+    """A report."""
 
     title: str
     subtitle: str
@@ -77,5 +77,5 @@ class Report:
     sections: Sequence[Section] = field(default_factory=tuple)
 
     def blocks(self) -> list[Block]:
-        """All parts of all sections, in their order."""
+        """Blocks of all sections in order."""
         return [block for section in self.sections for block in section.blocks]

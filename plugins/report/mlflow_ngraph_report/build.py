@@ -1,4 +1,4 @@
-"""Put a report together: which tables and figures it has, and in what order."""
+"""Assemble a report: its tables and figures in order."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def build(
     scope: str = "",
     title: str = "Neural graph compilers: report",
 ) -> Report:
-    """A report on results.
+    """Build a report from results.
 
     Parameters
     ----------
     frame : pd.DataFrame
-        The tidy table of `results.load`; all of its rows are meant.
+        The tidy table of `results.load`; all rows are used.
     servers : Mapping[str, Server] | None
-        Where fingerprints and versions are read, by the names in the column ``tracking_uri``; without them the report
-        does not describe the machines.
+        Sources of fingerprints and versions, by the names in the column ``tracking_uri``. Without them machines are not
+        described.
     include : Collection[str]
-        Verdicts whose numbers count besides those that are ``ok``.
+        Verdicts that count besides ``ok``.
     paper : bool
-        Set each table beside the paper's own numbers.
+        Compare each table with the paper's.
     scope : str
-        Options that commands in the report need to find the same results.
+        Options for commands in the report, so that they find the same results.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def build(
 
 
 def _with_absent_ones_last(sections: Sequence[Section]) -> list[Section]:
-    """What cannot be made is in nobody's way: it stands together at the end, with what it would need."""
+    """Move missing parts to a section at the end."""
     absent = [block for section in sections for block in section.blocks if isinstance(block, Missing)]
     kept = [
         replace(section, blocks=[block for block in section.blocks if not isinstance(block, Missing)])

@@ -48,8 +48,9 @@ def report(
 ) -> int:
     """Write a report: the environment, tables 3 to 8 and figures 1 and 5 to 12 of the paper from your own results.
 
-    RUN is the id of a study run, or of one of its lane runs, or the name or id of a study: of a name the latest one; without any, all results that fit the filters are meant.
-    The page works offline. It is logged to the runs that are named, or to the study run if the results come from one alone.
+    RUN is the id of a study run or lane run, or the id or name of a study, of which the latest counts. Without RUN, all
+    results that match the filters are used. The page works offline. It is logged to the named runs, or to the study run
+    if all results are from one.
     """
     asked = Asked(given)
     included = items(include)
@@ -77,7 +78,6 @@ def report(
 
 
 def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
-    """The results of the study runs that are named."""
     if not runs:
         return frame
     from mlflow_ngraph.analysis import study_names
@@ -97,17 +97,16 @@ def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _log(drawn: Drawn, frame: pd.DataFrame, servers: dict[str, Server], *, named: bool) -> list[str]:
-    """Log everything to the runs that the report is about; to none where it is about all that there is."""
-    from mlflow_ngraph_report import report_log
-    from mlflow_ngraph_report.files import PAGE, write
+    """Log the report to the runs that it is about; to none if it covers all results."""
+    from mlflow_ngraph_report import files
 
     where = frame[["tracking_uri", "run_id"]].dropna().drop_duplicates()
     if not named and len(where) > 1:
         return []
     with tempfile.TemporaryDirectory() as temporary:
-        write(drawn, Path(temporary))
+        files.write(drawn, Path(temporary))
         return [
-            report_log.log(servers[str(uri)].uri, str(run_id), Path(temporary), PAGE)
+            files.log(servers[str(uri)].uri, str(run_id), Path(temporary), files.PAGE)
             for uri, run_id in where.itertuples(index=False)
         ]
 

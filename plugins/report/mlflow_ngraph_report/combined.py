@@ -1,6 +1,6 @@
-"""Estimate of several cells in one, with intervals: means over models, slopes and retentions over depth.
+"""Estimates over several cells: means over models, slopes and retentions over depth.
 
-Cells are taken as measured independently of each other.
+Cells count as independent measurements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Value:
-    """A number with the ends of its 95 % interval, NaN where it has none."""
+    """A number with the ends of its 95 % interval, or NaN."""
 
     value: float
     low: float = NAN
@@ -27,59 +27,43 @@ class Value:
 
     @property
     def certain(self) -> bool:
-        """Whether it has an interval."""
+        """Tell if it has an interval."""
         return self.low == self.low and self.high == self.high
 
     def side_of(self, bound: float) -> int:
-        """1 if it is certainly above ``bound``, -1 if certainly below, 0 if the interval does not tell."""
+        """1 if significantly above ``bound``, -1 if significantly below, else 0."""
         return int(self.low > bound) - int(self.high < bound)
 
 
 def values(parts: Estimate) -> list[Value]:
-    """Estimates as numbers with their intervals."""
+    """Convert estimates to numbers with intervals."""
     columns = (np.atleast_1d(column) for column in (parts.value, *parts.interval()))
     return [Value(*map(float, row)) for row in zip(*columns, strict=True)]
 
 
 def geometric_mean(parts: Estimate) -> Value:
-    """The geometric mean of independent figures."""
+    """Geometric mean of independent figures."""
     return values(estimates.geometric_mean(parts))[0]
 
 
 def mean(parts: Estimate) -> Value:
-    """The arithmetic mean of independent figures, with an interval of its logarithm: no end of it is below zero."""
+    """Arithmetic mean. The interval is of its logarithm, so no end is below zero."""
     return values(estimates.total(parts).times(1 / parts.log.size))[0]
 
 
 def sum_ratio(tops: Estimate, bottoms: Estimate) -> Value:
-    """The sum of some figures over that of others, all of them independent."""
+    """Ratio of two sums of independent figures."""
     return values(estimates.total(tops).over(estimates.total(bottoms)))[0]
 
 
 def slope(depths: Sequence[int], parts: Estimate) -> Value:
-    """Least-squares slope over depth, per stacked block.
-
-    Parameters
-    ----------
-    depths : sequence of int
-        At least two different ones.
-    parts : Estimate
-        The figure at each depth.
-    """
+    """Least-squares slope over at least two depths, per stacked block."""
     centred = np.asarray(depths, float) - np.mean(depths)
     return Value(*estimates.weighted_sum(centred / float(centred @ centred), parts))
 
 
 def retention(depths: Sequence[int], parts: Estimate) -> Value | None:
-    """The figure at the deepest stack over that at depth one; None where depth one, or any other, is missing.
-
-    Parameters
-    ----------
-    depths : sequence of int
-        In the order of the figures.
-    parts : Estimate
-        The figure at each depth.
-    """
+    """Ratio of the deepest stack's figure to that of depth one; None if a depth is missing."""
     deepest = max(depths)
     if 1 not in depths or deepest == 1:
         return None
@@ -88,5 +72,5 @@ def retention(depths: Sequence[int], parts: Estimate) -> Value | None:
 
 
 def pooled(deviations: pd.Series[float]) -> float:
-    """The root of the mean variance of several cells."""
+    """Root of the mean variance of several cells."""
     return float(np.sqrt(np.mean(deviations.to_numpy(float) ** 2)))

@@ -1,4 +1,4 @@
-"""Panels of curves: what most figures of the paper are."""
+"""Panels of curves, the form of most figures."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _MOST_COLUMNS, _WRAP = 6, 5
-"""Panels that have room beside each other, and how many stand in a row where there are more."""
+"""Most panels in one row, and the number per row when there are more."""
 _PANEL_HEIGHT, _SHORT_PANEL = 1.75, 1.45
 _ROOM = 0.75
 """Inches for legend and labels."""
 _AROUND = 0.1
-"""Room beyond the points, as a share of what they span."""
+"""Margin around the points as a share of their range."""
 _MOST_BAND = 0.4
-"""Of the height of a panel: an interval that takes up more is a line, as a band it would hide everything else."""
+"""Largest share of the panel's height for a band. Higher intervals are drawn as lines, so that they hide nothing."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of all panels."""
+    """Axis shared by all panels."""
 
     label: str
     log: bool = False
     reference: float | None = None
-    """Where a line is drawn that tells better from worse."""
+    """Position of a line between better and worse."""
     from_zero: bool = False
 
 
@@ -44,15 +44,13 @@ class Grid:
     """Panels in rows and columns, with a line for each series."""
 
     data: pd.DataFrame
-    """As `points.means` makes it; rows and columns of panels appear in the order in which they appear here. With a
-    column ``title`` each panel has a title of its own."""
+    """Data of `points.means`. Panels follow its order of rows and columns; a column ``title`` titles each panel."""
     x: Axis
     y: Axis
     y_by_row: dict[str, Axis] | None = None
-    """Axes of single rows, where they show different things."""
+    """Axes of rows that show other quantities."""
 
     def draw(self) -> Canvas:
-        """Draw it."""
         data = _fitted(self.data)
         rows, columns = (list(dict.fromkeys(data[name])) for name in ("row", "column"))
         height = _PANEL_HEIGHT if len(rows) < 4 else _SHORT_PANEL
@@ -93,7 +91,7 @@ class Grid:
         if y.reference is not None:
             axes.axhline(y.reference, color=style.INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1.5)
         scale_x(axes, xs, self.x.log)
-        # The points say how far an axis goes: a band that is wide for lack of rounds would press them into a line.
+        # Points define the range of an axis. A band that is wide for lack of rounds would flatten them.
         values = [float(value) for value in cells["value"].dropna()]
         values += [] if y.reference is None else [y.reference]
         if y.log:
@@ -108,7 +106,7 @@ class Grid:
 
 
 def legend(figure: Canvas, look: dict[str, Look]) -> None:
-    """One legend for the whole figure, beneath it."""
+    """Draw one legend below the figure."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -121,7 +119,7 @@ def legend(figure: Canvas, look: dict[str, Look]) -> None:
 
 
 def scale_x(axes: Axes, xs: Sequence[float], log: bool) -> None:
-    """Ticks where something was measured."""
+    """Set ticks at measured values."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     if log:
@@ -132,7 +130,7 @@ def scale_x(axes: Axes, xs: Sequence[float], log: bool) -> None:
 
 
 def scale_log_y(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis with a handful of plain numbers, whatever it spans."""
+    """Set a logarithmic axis with a few plain numbers."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     axes.set_yscale("log")
@@ -147,7 +145,7 @@ def scale_log_y(axes: Axes, values: Sequence[float]) -> None:
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers between two ends, at most so many, evenly spaced for the eye where possible."""
+    """Round numbers between two ends, at most so many, spaced evenly where possible."""
     from matplotlib.ticker import MaxNLocator
 
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -159,7 +157,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     every = [tick for tick in (10.0**decade for decade in decades) if low <= tick <= high]
     if len(every) > most:
         return every[:: math.ceil(len(every) / most)]
-    # Within so small a part of a decade a logarithmic axis looks like any other.
+    # Within a small part of a decade a logarithmic axis looks linear.
     near = MaxNLocator(most - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     return [float(tick) for tick in near if low <= tick <= high]
 
@@ -171,11 +169,11 @@ _STEPS: tuple[tuple[float, ...], ...] = (
     (1, 3),
     (1,),
 )
-"""Numbers within a decade that may be ticks; the first that gives enough and not too many is taken."""
+"""Candidate ticks within a decade. The first choice with a suitable number of ticks is used."""
 
 
 def plain_ticks(axes: Axes) -> None:
-    """A few plain numbers."""
+    """Set a few plain numbers as ticks."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -183,17 +181,17 @@ def plain_ticks(axes: Axes) -> None:
 
 
 def plain(value: float) -> str:
-    """A number of an axis."""
+    """Format a number of an axis."""
     return f"{value:,.6g}".replace(",", "\u202f").replace("-", "−")
 
 
 def shortened(text: str, most: int) -> str:
-    """A name that fits; the table and the data have all of it."""
+    """Shorten a name; the table and the data have it in full."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _fitted(data: pd.DataFrame) -> pd.DataFrame:
-    """Panels that are too many for one row follow each other, each with a title."""
+    """Lay out panels that are too many for one row, each with a title."""
     if data["column"].nunique() <= _MOST_COLUMNS:
         return data
     several = data["row"].nunique() > 1
@@ -207,7 +205,6 @@ def _fitted(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cells(data: pd.DataFrame, rows: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """What is drawn in some panels."""
     cells: pd.DataFrame = data[data["row"].isin(rows) & data["column"].isin(columns)]
     return cells
 
@@ -235,7 +232,7 @@ def _line(axes: Axes, cells: pd.DataFrame, look: Look) -> None:
 
 
 def _share(axes: Axes, cells: pd.DataFrame) -> float:
-    """How much of the height of a panel the intervals of a line take up where they take up most."""
+    """Largest share of the panel's height that a line's intervals take."""
     ends = np.clip(cells[["ci_low", "ci_high"]].to_numpy(float), *axes.get_ylim())
     heights = axes.transData.transform([(1.0, end) for end in (*axes.get_ylim(), *ends.ravel())])[:, 1]
     return float(np.diff(heights[2:].reshape(-1, 2)).max() / (heights[1] - heights[0]))

@@ -1,4 +1,4 @@
-"""Tables 7 and 8 of the paper: how the speed-up changes as blocks are stacked."""
+"""Tables 7 and 8 of the paper: speed-up of stacked blocks by depth."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def depth(prepared: Prepared, target: str) -> Sheet | Missing:
 
 
 def chosen_batches(present: Sequence[int]) -> list[int]:
-    """The batch sizes of the paper's tables, as far as they are there; else the two largest."""
+    """Available batch sizes of the paper's tables, else the two largest."""
     return [batch for batch in BATCHES if batch in present] or list(present[-2:])
 
 
 @dataclass(frozen=True)
 class OverDepth:
-    """How the speed-up of one series, block and width changes with depth at one batch size."""
+    """Change of the speed-up with depth for one series, block, width and batch size."""
 
     slope: Value
     retention: Value | None
@@ -81,7 +81,6 @@ class OverDepth:
     depths: tuple[int, ...]
 
     def row(self) -> dict[str, float | str]:
-        """The numbers by name."""
         numbers: dict[str, float | str] = {}
         for name, estimate in (("slope", self.slope), ("retention", self.retention)):
             if estimate is not None:
@@ -90,7 +89,7 @@ class OverDepth:
 
 
 def over_depth(cells: pd.DataFrame) -> OverDepth | None:
-    """Slope and retention of the cells of one series, block, width and batch size; None with fewer than two depths."""
+    """Slope and retention for one series, block, width and batch size; None with fewer than two depths."""
     ordered = cells.sort_values("depth")
     depths = tuple(int(depth) for depth in ordered["depth"])
     if len(set(depths)) < 2:
@@ -100,7 +99,7 @@ def over_depth(cells: pd.DataFrame) -> OverDepth | None:
 
 
 def _groups(frame: pd.DataFrame) -> list[tuple[tuple[str, str, str, int], pd.DataFrame]]:
-    """The rows of the table with their cells: by device, then compiler, then width, as in the paper."""
+    """Cells for each row: by device, compiler and width, as in the paper."""
     place = {series: index for index, series in enumerate(order_of_series(frame))}
     groups = [
         ((str(device), str(series), str(block), int(str(width))), cells)
@@ -110,7 +109,7 @@ def _groups(frame: pd.DataFrame) -> list[tuple[tuple[str, str, str, int], pd.Dat
 
 
 def _asked(prepared: Prepared, block: str, width: int) -> tuple[int, ...]:
-    """The depths that were measured of a block, whatever became of them."""
+    """Attempted depths of a block, including failures."""
     every = prepared.every
     depths = every.loc[(every["block"] == block) & (every["width"] == width), "depth"]
     return tuple(sorted(set(map(int, depths))))

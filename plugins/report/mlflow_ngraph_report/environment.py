@@ -1,4 +1,4 @@
-"""Where the numbers come from: studies, machines, versions, and the state of the machine while it measured."""
+"""Provenance of the numbers: studies, machines, versions, and load on the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis.listing import Listed, Server
+from mlflow_ngraph.analysis.listing import ListedRun, Server
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.tables.baselines import labels
@@ -35,14 +35,14 @@ _STATE = (
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, as the newest study on it describes it."""
+    """A machine, as described by the newest study on it."""
 
     digest: str
     devices: tuple[str, ...]
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    """Empty where the study run does not have it."""
+    """Empty where the study run lacks it."""
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By package; several where studies on it differ."""
+    """Versions by package; several where studies differ."""
 
     @property
     def name(self) -> str:
@@ -51,20 +51,9 @@ class Machine:
 
 
 def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine]:
-    """The machines that rows of the tidy table come from.
-
-    Parameters
-    ----------
-    servers : Mapping[str, Server]
-        By their names in the column ``tracking_uri``.
-
-    Raises
-    ------
-    TrackingError
-        A server cannot be reached.
-    """
+    """Machines of the table's rows."""
     runs = frame.drop_duplicates("run_id").sort_values("started_at", ascending=False)
-    tags: dict[str, Listed] = {}
+    tags: dict[str, ListedRun] = {}
     for name in runs["tracking_uri"].dropna().unique():
         server = servers.get(str(name))
         if server is not None:
@@ -90,7 +79,7 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
 
 
 def describe(found: Sequence[Machine]) -> Sheet | Missing:
-    """The machines side by side."""
+    """Describe the machines side by side."""
     key, title = "machines", "Machines and versions"
     known = [machine for machine in found if machine.fingerprint or machine.versions]
     if not known:
@@ -119,7 +108,7 @@ def describe(found: Sequence[Machine]) -> Sheet | Missing:
 
 
 def studies(prepared: Prepared) -> Sheet:
-    """The studies, how much was measured, and what the machine did meanwhile."""
+    """List the studies, their sizes, and the load on the machine."""
     rows, data = [], []
     state = [(name, title) for name, title, _ in _STATE if prepared.every[name].notna().any()]
     for study_id, cells in prepared.every.groupby("study_id", sort=False):
@@ -171,7 +160,6 @@ def studies(prepared: Prepared) -> Sheet:
 
 
 def _fingerprint(server: Server, run_id: str) -> Mapping[str, Any]:
-    """What the machine told the study, if its run carries that."""
     with server.talking(), tempfile.TemporaryDirectory() as directory:
         if Artifact.FINGERPRINT not in {file.path for file in server.client.list_artifacts(run_id)}:
             return {}
@@ -179,12 +167,12 @@ def _fingerprint(server: Server, run_id: str) -> Mapping[str, Any]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError):
-            return {}  # whoever wrote it: the page says of this study that it tells nothing
+            return {}  # anyone may have written it: the page says that the study tells nothing
     return content if _complete(content) else {}
 
 
 def _complete(content: Any) -> bool:
-    """Whether it is a fingerprint of this version, which a page can show."""
+    """Tell if a fingerprint has the fields that the page shows."""
     hardware = content.get("hardware", {}) if isinstance(content, dict) else {}
     cpu = hardware.get("cpu", {})
     return {"board", "memory_gib", "gpus"} <= set(hardware) and set(probes.Cpu.__dataclass_fields__) == set(cpu)
@@ -205,7 +193,7 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> str:
-    """A setting of a machine in a few words; empty where it does not tell."""
+    """Format a machine's setting; empty where unknown."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {text}" for name, inner in value.items() if (text := _plain(inner)))
     if isinstance(value, (list, tuple)):
@@ -217,7 +205,7 @@ def _plain(value: Any) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """``0–3, 8`` for 0, 1, 2, 3, 8."""
+    """Format numbers as ranges: ``0–3, 8`` for 0, 1, 2, 3, 8."""
     parts: list[list[int]] = []
     for one in sorted(numbers):
         if parts and one == parts[-1][-1] + 1:

@@ -1,24 +1,31 @@
-"""A report as files: one page, Markdown, and beside them every figure and the numbers of everything."""
+"""Files of a report (HTML page, Markdown, figures and data), and their upload to a study run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.text import csv_table
+from mlflow_ngraph.tracking import connection, schema, views
+from mlflow_ngraph.tracking.schema import Artifact, Tag
 from mlflow_ngraph_report import markdown, page, style
 from mlflow_ngraph_report.blocks import Figure, Report
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 PAGE, MARKDOWN = "report.html", "report.md"
 FIGURES, DATA = "figures", "data"
+_BEGINNING = "[Report](#/"
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A report whose figures are drawn."""
+    """A report with drawn figures."""
 
     report: Report
     svg: Mapping[str, str]
@@ -26,11 +33,11 @@ class Drawn:
     png: Mapping[str, bytes]
 
     def html(self) -> str:
-        """The page, with everything in it."""
+        """Render the page."""
         return page.render(self.report, self.svg)
 
     def files(self) -> dict[str, bytes]:
-        """The content of every file by its path."""
+        """Content of every file by path."""
         contents: dict[str, bytes] = {}
         where: dict[str, dict[str, str]] = {}
         for key, text in self.svg.items():
@@ -58,12 +65,8 @@ def draw(report: Report) -> Drawn:
 
 
 def write(drawn: Drawn, target: Path) -> list[Path]:
-    """Write a report: the page alone where ``target`` ends with ``.html``, else everything into that directory.
-
-    Returns
-    -------
-    list[Path]
-        The files, the page first.
+    """Write a report, and return its files, the page first. A ``target`` that ends with ``.html`` gets only the page,
+    another one is a directory for all files.
 
     Raises
     ------
@@ -81,3 +84,23 @@ def write(drawn: Drawn, target: Path) -> list[Path]:
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     return list(contents)
+
+
+def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
+    """Log a directory as the report of a study run, replacing an earlier one, and link to the page from the run's note.
+    Returns the page's artifact URI.
+    """
+    client = connection.connect(tracking_uri)
+    with connection.talking(tracking_uri, "log the report", connection.RECORDING):
+        client.log_artifacts(run_id, str(directory), Artifact.REPORT)
+        _link(client, run_id, f"{Artifact.REPORT}/{page}")
+    return f"runs:/{run_id}/{Artifact.REPORT}/{page}"
+
+
+def _link(client: MlflowClient, run_id: str, path: str) -> None:
+    """Put a link below the first paragraph of the note, and keep the rest as far as it fits."""
+    run = client.get_run(run_id)
+    parts = run.data.tags.get(Tag.NOTE, "").split("\n\n")
+    link = f"[Report]({views.run_link('', run.info.experiment_id, run_id, f'/artifacts/{path}')[1:]})"
+    first, *rest = [part for part in parts if not part.startswith(_BEGINNING)]
+    client.set_tag(run_id, Tag.NOTE, schema.cut("\n\n".join([first, link, *rest]), schema.MAX_TAG))

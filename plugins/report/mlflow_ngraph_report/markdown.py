@@ -1,4 +1,4 @@
-"""A report in Markdown: for a pull request, a wiki, or a note on a run."""
+"""Markdown version of a report, for pull requests, wikis and notes of runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mlflow_ngraph_report.blocks import Block, Figure, Missing, Report, Text
 
 
 def render(report: Report, files: Mapping[str, Mapping[str, str]] | None = None) -> str:
-    """The text of a report.
+    """Render a report.
 
     Parameters
     ----------
     files : Mapping[str, Mapping[str, str]] | None
-        Addresses of the files of each table and figure, by its key and by their kind (``svg``, ``png``, ``csv``);
-        without them figures are only named.
+        Addresses of files by key of the table or figure and by kind (``svg``, ``png``, ``csv``). Without them figures
+        are only named.
     """
     lines = [f"# {escaped(report.title)}", "", escaped(report.subtitle), ""]
     lines += [f"- [{escaped(section.title)}](#{_anchor(section.title)})" for section in report.sections]
@@ -55,6 +55,5 @@ def _figure(block: Figure, files: Mapping[str, str]) -> Iterator[str]:
 
 
 def _anchor(title: str) -> str:
-    """The anchor that renderers make of a heading."""
     kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -")
     return kept.replace(" ", "-")

@@ -1,4 +1,4 @@
-"""Figures 5, 6, 8, 9 and 12 of the paper: how models behave over batch size."""
+"""Figures 5, 6, 8, 9 and 12 of the paper: models over batch size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPEEDUP, BSR = Axis("speed-up", log=True, reference=1.0), Axis("BSR", log=True, 
 ASE = Axis("ASE", reference=1.0, from_zero=True)
 _STYLES = ("Convolutional", "Transformer", "Hybrid", OTHER_STYLE)
 _MOST_FAMILIES = 6
-"""Families whose models stand beneath each other; with more of them panels simply follow each other."""
+"""Most families for a layout of one column per family."""
 
 
 def throughput(prepared: Prepared) -> list[Figure | Missing]:
@@ -109,7 +109,7 @@ def processors(prepared: Prepared) -> Figure | Missing:
 def _by_model(
     prepared: Prepared, key: str, title: str, caption: str, metric: str, axis: Axis, frame: pd.DataFrame
 ) -> list[Figure | Missing]:
-    """A figure for each device with a panel for each model."""
+    """Figure for each device, with a panel for each model."""
     reason = lacks(frame, metric, NEEDS_MODELS)
     if reason:
         return [Missing(key, title, reason)]
@@ -137,7 +137,7 @@ def _by_model(
 
 
 def _panels(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """A panel for each model: families beside each other and their models beneath, as far as there is room."""
+    """Panel for each model, in a column per family where there is room."""
     labels, families = order_of_models(frame), order_of_families(frame)
     if len(families) > _MOST_FAMILIES:
         data = means(frame, metric, row=None, column="label", order=labels)

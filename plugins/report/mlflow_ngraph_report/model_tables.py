@@ -1,4 +1,4 @@
-"""Tables 3 to 6 of the paper: compile time, the size of models and blocks, throughput and CPU use by family."""
+"""Tables 3 to 6 of the paper: compile time, size of models and blocks, throughput and CPU use by family."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mlflow_ngraph_report.prepared import (
 )
 
 BANDS = ((2, 4), (8, 16))
-"""Batch sizes over which table 6 aggregates, as in the paper."""
+"""Bands of batch sizes in table 6, as in the paper."""
 NEEDS_MODELS = "needs results of whole models: run the study paper-models, or a study with models of your own"
 
 
 def compile_seconds(prepared: Prepared) -> Sheet | Missing:
-    """Table 3: how long compilers took, at the smallest and the largest batch size."""
+    """Table 3: compile time at the smallest and the largest batch size."""
     key, title = "t3", "Table 3: compile time"
     models = prepared.models
     frame = models[(models["compiler"] != BASELINE) & models["compile_total_s"].notna()]
@@ -148,7 +148,7 @@ def sizes_of_blocks(prepared: Prepared) -> Sheet | Missing:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What table 6 says of one family, series and device in one band of batch sizes."""
+    """Table 6 for one family, series, device and band."""
 
     throughput: float
     throughput_std: float
@@ -209,7 +209,7 @@ def families(prepared: Prepared) -> Sheet | Missing:
 def aggregate(
     prepared: Prepared, frame: pd.DataFrame, band: tuple[int, int], family: str, series: str, device: str
 ) -> Aggregate | None:
-    """The mean over the cells of one row and band; None if there are none."""
+    """Mean over the cells of one row and band; None if there are none."""
 
     def of_row(cells: pd.DataFrame) -> pd.DataFrame:
         own: pd.DataFrame = cells[(cells["family"] == family) & (cells["device"] == device)]
@@ -247,7 +247,7 @@ def _banded_cells(aggregates: dict[tuple[int, int], Aggregate | None]) -> list[C
         few = f"{mean.cells} of {mean.asked} cells" if mean.cells < mean.asked else ""
         cells += [
             Cell(decimals(mean.throughput), texts.joined([interval, few])),
-            _spread(mean.cpu_percent, mean.cpu_percent_std),
+            " ± ".join(filter(None, map(decimals, (mean.cpu_percent, mean.cpu_percent_std)))),
         ]
     return cells
 
@@ -263,12 +263,8 @@ def _banded_row(
     return row
 
 
-def _spread(value: float, deviation: float) -> str:
-    return " ± ".join(filter(None, (decimals(value), decimals(deviation))))
-
-
 def _band(band: tuple[int, int], frame: pd.DataFrame) -> str:
-    """The batch sizes of a band, and which of them there are if not both ends."""
+    """Name a band, with its available batch sizes where an end is missing."""
     there = batch_sizes(frame)
     name = f"{band[0]}–{band[1]}"
     return name if set(band) <= set(there) else f"{name} ({texts.listed(there)} only)" if there else name

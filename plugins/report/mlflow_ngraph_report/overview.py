@@ -1,4 +1,4 @@
-"""What a reader wants to know first, and what did not end well."""
+"""Overview of a report: the answer, speed-ups by compiler, failures and contaminated cells."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from mlflow_ngraph_report.blocks import Missing, Text
 from mlflow_ngraph_report.prepared import Prepared, order_of_series
 
 _MOST_ROWS = 200
-"""Rows of a long list that the page shows."""
+"""Most rows of a long list on the page."""
 _LONGEST_REASON = 400
 _NAMED = 2
-"""Cells that a place of a table names before it counts the others."""
+"""Most cells named in one place of a table."""
 ANSWER = "answer"
-"""The key of the text that a report opens with."""
+"""Key of the opening text."""
 
 
 def answer(found: Sequence[Finding], prepared: Prepared) -> Text:
-    """What was gained, in as many sentences as there are compilers that gain most somewhere."""
+    """State the largest gains, one sentence for each compiler that gains most somewhere."""
     gains = [finding for finding in found if finding.kind == "gain"]
     said = [" ".join([f"{finding.title}.", finding.text]) for finding in gains]
     return Text(
@@ -42,7 +42,7 @@ def answer(found: Sequence[Finding], prepared: Prepared) -> Text:
 
 
 def glance(prepared: Prepared) -> Sheet | Missing:
-    """How each compiler did against the baseline, over everything that it was measured with."""
+    """Compare each compiler with the baseline over all its cells."""
     key, title = "glance", "At a glance"
     every = prepared.every
     rows, data = [], []
@@ -88,7 +88,7 @@ def glance(prepared: Prepared) -> Sheet | Missing:
 
 
 def _not_compared(asked: pd.DataFrame, compared: pd.DataFrame) -> Cell:
-    """How many cells have no speed-up, and which: they failed, or the baseline did."""
+    """Count cells without a speed-up, by the side that failed."""
     rest = asked[~asked["cell"].isin(compared["cell"])]
     named = [
         f"{row['label']} at batch {row['batch']}: "
@@ -100,7 +100,7 @@ def _not_compared(asked: pd.DataFrame, compared: pd.DataFrame) -> Cell:
 
 
 def over_others(prepared: Prepared) -> list[str]:
-    """That ratios of some results are left out, because they are over another baseline."""
+    """Remark that ratios to other baselines are left out."""
     if not prepared.over_others:
         return []
     others = texts.listed(prepared.over_others)
@@ -108,7 +108,7 @@ def over_others(prepared: Prepared) -> list[str]:
 
 
 def verdicts(prepared: Prepared) -> Sheet | Missing:
-    """Every cell that is not ``ok``, with the reason; alike batch sizes in one row."""
+    """Cells that are not ``ok`` with reasons; equal batch sizes share a row."""
     key, title = "verdicts", "Cells that are not ok"
     every = prepared.every
     frame = every[every["verdict"] != str(Verdict.OK)]
@@ -133,7 +133,7 @@ def verdicts(prepared: Prepared) -> Sheet | Missing:
 
 
 def noise(prepared: Prepared) -> Sheet | Missing:
-    """Beside how many cells of each workload the machine was not quiet, and what disturbed most of them."""
+    """Contaminated cells of each workload, with the most frequent cause."""
     key, title = "noise", "Where the machine was not quiet"
     counted_cells = prepared.counted
     frame = counted_cells[counted_cells["noise"].fillna("") != ""]
@@ -159,7 +159,7 @@ def noise(prepared: Prepared) -> Sheet | Missing:
 
 
 def _alike(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
-    """Cells in order, and a row for each verdict, workload, compiler and reason."""
+    """Cells in order, grouped by verdict, workload, compiler and reason."""
     columns = ["verdict", "device", "label", "series", "batch"]
     ordered = frame.sort_values(columns)[[*columns, "precision", "reason", "study_id", "cell"]].reset_index(drop=True)
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -171,7 +171,7 @@ def _alike(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
 
 
 def subtitle(prepared: Prepared) -> str:
-    """What the report is about, in one line."""
+    """Describe the scope of the report in one line."""
     every = prepared.every
     parts = [
         counted(every["study_id"].nunique(), "study", "studies"),

@@ -1,4 +1,4 @@
-"""A report as one HTML page: everything is in it, nothing is fetched, and what comes from results is text."""
+"""A report as one self-contained HTML page. Text from results is escaped."""
 
 from __future__ import annotations
 
@@ -18,17 +18,11 @@ from mlflow_ngraph_report.blocks import ABSENT, Block, Figure, Report, Text
 
 _EVIDENCE_ROWS = 12
 _FOLDED = 40
-"""Rows of a table from which on the page shows it folded."""
+"""Rows from which a table is folded."""
 
 
 def render(report: Report, drawn: Mapping[str, str]) -> str:
-    """The page.
-
-    Parameters
-    ----------
-    drawn : Mapping[str, str]
-        The figures as SVG files, by key.
-    """
+    """Render the page; ``drawn`` are the figures as SVG, by key."""
     pictures = {key: Markup(style.inline(text, key)) for key, text in drawn.items()}  # noqa: S704 - drawn by us
     return _template().render(report=report, pictures=pictures, absent=ABSENT, folded=_FOLDED) + "\n"
 
@@ -49,7 +43,7 @@ def _kind(block: Block) -> str:
 
 
 def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    """Groups above neighbouring columns with how many they are; empty if there are none."""
+    """Groups of neighbouring columns with their sizes; empty without groups."""
     groups: list[tuple[str, int]] = []
     for column in columns:
         if groups and groups[-1][0] == column.group:
@@ -60,7 +54,7 @@ def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
 
 
 def _evidence(block: Text) -> Sheet | None:
-    """The numbers that a text stands on, without columns that say nothing."""
+    """Numbers behind a text, without empty columns."""
     if block.evidence is None or block.evidence.empty:
         return None
     known = block.evidence.dropna(axis="columns", how="all")
@@ -76,7 +70,7 @@ def _plain(value: Any) -> str:
 
 
 def _paragraphs(lines: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Paragraphs; one that ends with a colon heads a list of those that follow it, up to the next such."""
+    """Split into paragraphs. One that ends with a colon starts a list."""
     paragraphs: list[tuple[str, list[str]]] = []
     for line in lines:
         if paragraphs and paragraphs[-1][0].endswith(":") and not line.endswith(":"):

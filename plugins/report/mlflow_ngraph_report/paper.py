@@ -1,4 +1,4 @@
-"""The paper's own numbers, and what of one's own results may stand beside them."""
+"""Numbers of the paper, and the cells that are comparable with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMPILERS = {
     "tvm": "tvm",
     "onnxruntime": "onnx",
 }
-"""What the paper calls our compilers; it has tables of no other one."""
+"""Names of the compilers in the paper. It has no others."""
 MACHINES = {
     "xeon": "8 × Xeon (Skylake, 3.0 GHz), no GPU",
     "gpu": "8 × Ryzen 5700G and a GeForce RTX 4070",
@@ -39,14 +39,14 @@ MACHINES = {
 VERSIONS = {"onnxruntime": "1.19.2", "tensorrt": "10.4.0", "tvm": "0.18.dev0", "openvino": "2024.3.0", "torch": "2.4.1"}
 _PACKAGES = {"tvm": "apache-tvm"}
 STUDIES = ("paper-models", "paper-blocks-conv", "paper-blocks-mha")
-"""The ready-made ones that repeat the paper's."""
+"""Ready-made studies that repeat the paper's."""
 REPETITIONS = 100
 PRECISION, MODE = "fp32", "sync"
 
 
 @dataclass(frozen=True)
 class PaperPoint:
-    """A number of one's own with the one that the paper has in its place."""
+    """A number beside the paper's."""
 
     table: str
     quantity: str
@@ -55,19 +55,19 @@ class PaperPoint:
     series: str
     compiler: str
     group: str
-    """The family of models, the model, or the width of the blocks."""
+    """Family of models, model, or width of the blocks."""
     batch: str
     here: Value
     paper: float
     neutral: float | None
-    """Where "better" turns into "worse": 1 for speed-ups, 0 for slopes; None where there is no such place."""
+    """Border between better and worse: 1 for speed-ups, 0 for slopes; None without one."""
     here_raw: float = float("nan")
-    """The throughput behind a speed-up."""
+    """Throughput behind a speed-up."""
     paper_raw: float = float("nan")
 
     @property
     def direction(self) -> str:
-        """Whether both are on the same side: ``agrees``, ``differs`` or, where ours may be on either, ``undecided``."""
+        """Agreement of the direction: ``agrees``, ``differs``, or ``undecided`` where our interval includes the border."""
         if self.neutral is None or self.is_baseline:
             return ""
         side = self.here.side_of(self.neutral) if self.here.certain else _sign(self.here.value - self.neutral)
@@ -77,30 +77,30 @@ class PaperPoint:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it is the baseline, whose speed-up is 1 by definition."""
+        """Tell if it is the baseline, with a speed-up of 1 by definition."""
         return self.compiler == BASELINE
 
 
 @dataclass(frozen=True)
 class Comparable:
-    """The cells that may stand beside the paper's numbers, and why others may not."""
+    """Comparable cells, and reasons for excluding others."""
 
     prepared: Prepared
     devices: Mapping[str, str]
-    """The paper's device by ours."""
+    """Devices of the paper by ours."""
     reasons: Sequence[str]
     caveats: Sequence[str]
 
 
 @cache
 def table(name: str) -> tuple[dict[str, str], ...]:
-    """A table of the paper, such as ``table6_families``."""
+    """Read a table of the paper, such as ``table6_families``."""
     path = resources.files("mlflow_ngraph_report") / "paper" / f"{name}.csv"
     return tuple(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
-    """Choose what may be compared, and say what differs nevertheless."""
+    """Choose comparable cells, and describe differences in the set-up."""
     by_device = {device: machine for machine in machines for device in machine.devices}
     devices, reasons = {}, []
     for device in prepared.devices:
@@ -121,8 +121,8 @@ def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
 
 
 def paper_device(device: str, machine: Machine | None) -> str | None:
-    """The paper's device that one of ours is to be compared with: of the same name, else of the same kind."""
-    profile = base_label(device)  # machines of one profile have their fingerprint behind it
+    """The paper's device of the same name, else of the same kind."""
+    profile = base_label(device)  # names of several machines of a profile end with the fingerprint
     if profile in MACHINES:
         return profile
     if machine is None or not machine.fingerprint:
@@ -131,7 +131,7 @@ def paper_device(device: str, machine: Machine | None) -> str | None:
 
 
 def _of_kind(kind: str, hardware: Mapping[str, Any]) -> str | None:
-    """The paper's device for what computes in a machine; any x86 CPU stands beside its Xeon, with a note."""
+    """The paper's device of a kind. Any x86 CPU is compared with its Xeon, with a note."""
     if kind != "cpu" and "orin" in str(hardware["board"]).lower():
         return "orin"
     if kind != "cpu" and hardware["gpus"]:
@@ -140,7 +140,7 @@ def _of_kind(kind: str, hardware: Mapping[str, Any]) -> str | None:
 
 
 def told_before(study: str, profile: str, fingerprint: Mapping[str, Any]) -> str:
-    """A note on ``report --paper`` before a study is measured; empty where the machine is of the paper's kind."""
+    """Note for ``report --paper`` before a study runs; empty where the machine is of the paper's kind."""
     if study not in STUDIES:
         return ""
     name = processor(fingerprint)
@@ -152,19 +152,19 @@ def told_before(study: str, profile: str, fingerprint: Mapping[str, Any]) -> str
 
 
 def named_by_paper(frame: pd.DataFrame) -> pd.Series[str]:
-    """What the paper calls the model of each row, if it is one of its: its label there, also where another model has the same."""
+    """The paper's label for the model of each row, if it is in the paper."""
     labels = {f"timm:{model.timm_name}": model.label for model in paper_models().values()}
     names: pd.Series[str] = frame["workload"].map(labels).fillna(frame["label"])
     return names
 
 
 def paper_number(row: Mapping[str, str], name: str) -> float:
-    """A number of a row."""
+    """Number in a row."""
     return float(row[name])
 
 
 def _obstacles(frame: pd.DataFrame) -> list[tuple[pd.Series[bool], str]]:
-    """Cells that the paper has nothing comparable to, each kind with the reason."""
+    """Cells without a counterpart in the paper, with reasons."""
     in_force = frame["precision_in_force"].fillna(frame["precision"])
     searched = frame["tune_s"].fillna(0.0) > 0
     whole = frame["kind"] == "model"
@@ -178,7 +178,6 @@ def _obstacles(frame: pd.DataFrame) -> list[tuple[pd.Series[bool], str]]:
 
 
 def _caveats(frame: pd.DataFrame, devices: Mapping[str, str], machines: Mapping[str, Machine]) -> list[str]:
-    """What differs from the paper's set-up, although the numbers are set beside each other."""
     caveats = []
     for device, theirs in devices.items():
         machine = machines.get(device)

@@ -1,4 +1,4 @@
-"""Number by number: what of one's own results has a counterpart in the paper's tables 3, 6, 7 and 8."""
+"""Numbers with a counterpart in the paper's tables 3, 6, 7 and 8."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TARGETS = {"t7": "conv", "t8": "mha"}
 
 
 def points(chosen: Comparable) -> dict[str, list[PaperPoint]]:
-    """Everything that can be set beside the paper, by table."""
+    """Comparable numbers by table."""
     return {
         "t3": list(_compile_seconds(chosen)),
         "t6": list(_families(chosen)),
@@ -37,7 +37,6 @@ def points(chosen: Comparable) -> dict[str, list[PaperPoint]]:
 
 
 def _compile_seconds(chosen: Comparable) -> Iterator[PaperPoint]:
-    """Table 3."""
     frame = chosen.prepared.models
     frame = frame[frame["compile_total_s"].notna()]
     for row in table("table3_compile_seconds"):
@@ -83,7 +82,7 @@ def _families(chosen: Comparable) -> Iterator[PaperPoint]:
 
 
 def _common(cells: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """The models and batch sizes that a compiler and the baseline have, in the same order."""
+    """Models and batch sizes that a compiler shares with the baseline, in the same order."""
     keys = ["label", "batch"]
     compiled, eager = (part.drop_duplicates(keys).set_index(keys).sort_index() for part in (cells, base))
     both = compiled.index.intersection(eager.index)
@@ -96,7 +95,7 @@ def _depths(chosen: Comparable, key: str) -> Iterator[PaperPoint]:
         return  # the paper's speed-ups are over eager execution
     target = _TARGETS[key]
     blocks = chosen.prepared.blocks(target)
-    # Other options than the paper's make another block.
+    # Options other than the paper's make another block.
     frame = blocks[(blocks["block"] == target) & blocks["speedup"].notna()]
     papers = {(row["device"], row["compiler"], int(row["width"])): row for row in table(_FILES[key])}
     for (device, series, width), cells in frame.groupby(["device", "series", "width"]):

@@ -1,4 +1,4 @@
-"""The numbers that figures draw: means over cells, one point a group, in a form that panels of curves can take."""
+"""Points of figures: means over cells, for panels of curves."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from mlflow_ngraph_report.prepared import batch_sizes, order_of_series
 
 PLACE = ("row", "column", "x")
 COLUMNS = ("row", "column", "compiler", "series", "x", "value", "ci_low", "ci_high", "cells", "of")
-"""``row`` and ``column`` say which panel a point belongs to, ``cells`` how many it is the mean of, and ``of`` how many
-the best covered series of the same place has."""
+"""``row`` and ``column`` select the panel, ``cells`` counts the averaged cells, and ``of`` those of the best covered
+series there."""
 
 
 def means(
     frame: pd.DataFrame, metric: str, *, row: str | None, column: str, order: Sequence[Any], x: str = "batch"
 ) -> pd.DataFrame:
-    """Means of a metric over the cells that are equal in row, column, series and x.
+    """Means of a metric over cells with equal row, column, series and x.
 
-    Geometric means with intervals, but for metrics that have none: these are arithmetic.
+    Geometric means with intervals; arithmetic ones for metrics without intervals.
 
     Parameters
     ----------
@@ -48,19 +48,15 @@ def means(
 
 
 def named(data: pd.DataFrame, **names: str) -> pd.DataFrame:
-    """Points for those who read them: columns by what they are; those that say nothing are left out."""
+    """Points for readers, with named columns. Columns without content are dropped."""
     silent = [name for name in ("row", "column") if name not in names]
     frame: pd.DataFrame = data.drop(columns=silent).rename(columns=names)
     return frame
 
 
 def lacks(frame: pd.DataFrame, metric: str, needs: str) -> str:
-    """Why curves of a metric over batch size cannot be drawn; empty if they can.
-
-    Parameters
-    ----------
-    needs : str
-        What to do where there is no cell at all.
+    """Reason that curves of a metric over batch size cannot be drawn; empty if they can. ``needs`` is advice where
+    there are no cells.
     """
     if frame.empty:
         return needs
@@ -76,13 +72,13 @@ def lacks(frame: pd.DataFrame, metric: str, needs: str) -> str:
 
 
 def alternative(data: pd.DataFrame, what: str, over: str) -> str:
-    """A figure in words."""
+    """Describe a figure in words."""
     names = texts.listed(list(dict.fromkeys(data["series"])))
     return f"Curves of {what} over {over} for {names}; the numbers are in the CSV file."
 
 
 def incomplete(data: pd.DataFrame) -> list[str]:
-    """That points are means over fewer cells than others beside them."""
+    """Remark on points that average fewer cells than others."""
     few = int((data["cells"] < data["of"]).sum())
     if not few:
         return []

@@ -1,6 +1,4 @@
-"""The tidy table as tables and figures of the paper need it: which cells count, what kind of workload each has, and
-what tells the lines of a figure apart.
-"""
+"""The tidy table prepared for a report: included cells, kinds of workloads, and names of series."""
 
 from __future__ import annotations
 
@@ -17,12 +15,10 @@ from mlflow_ngraph.workloads.base import WorkloadRef
 from mlflow_ngraph.workloads.catalogue import paper_models
 
 MODEL, BLOCK = "model", "block"
-SERIES = ("device", "series")
-"""What a line of a figure, or a row of a table, is about."""
 _ALIKE = ("device", "workload", "series", "batch")
-"""What tells the cells of a report apart."""
+"""Columns that identify a cell."""
 _DISTINGUISHING = ("precision", "mode", "threads")
-"""Named in a series where the results have several of them."""
+"""Added to the name of a series where results have several values."""
 _INTERVALS = ("throughput", "speedup", "ase", "bsr", "cpu_reduction")
 _COLUMNS = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label", "precision",
@@ -32,11 +28,11 @@ _COLUMNS = (
     "built_beside", "foreign_cpu_percent", "clock_mhz", "temperature_c", "power_w", "peak_memory_mb",
     *with_estimates(_INTERVALS),
 )  # fmt: skip
-"""The columns of the tidy table that a report looks at: without the others it is built several times as fast."""
+"""Columns that a report needs. Reading only these makes it several times as fast."""
 _STYLES = {"conv": "Convolutional", "mha": "Transformer"}
 OTHER_STYLE = "Other"
 _OF_BASELINE = "of_baseline"
-"""Column: whether a row is of the baseline of the report itself."""
+"""Column: the row belongs to the report's baseline."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +40,28 @@ class Prepared:
     """The cells of a report."""
 
     every: pd.DataFrame
-    """The newest row of each cell, whatever its verdict, with the columns that `prepare` adds."""
+    """The newest row of each cell with any verdict, with the columns that `prepare` adds."""
     counted: pd.DataFrame
-    """Those whose numbers enter tables and figures."""
+    """Rows in tables and figures."""
     included: tuple[str, ...] = ()
     """Verdicts that count besides ``ok``."""
     baseline: str = EAGER
-    """The label of the compiler that the speed-ups and other ratios of the report are over."""
+    """Label of the compiler that ratios refer to."""
     over_others: tuple[str, ...] = ()
-    """Other baselines of the results, whose ratios are left out."""
+    """Other baselines; their ratios are left out."""
 
     @property
     def over(self) -> str:
-        """The baseline as a sentence calls it."""
+        """The baseline in a sentence."""
         return baseline_phrase(self.baseline)
 
     @property
     def models(self) -> pd.DataFrame:
-        """Cells of whole models that count."""
+        """Included cells of whole models."""
         return _of_kind(self.counted, MODEL)
 
     def blocks(self, target: str | None = None) -> pd.DataFrame:
-        """Cells of stacked blocks that count, or of those of one kind: ``conv`` or ``mha``."""
+        """Included cells of stacked blocks, of all or one kind: ``conv`` or ``mha``."""
         cells = _of_kind(self.counted, BLOCK)
         if target is None:
             return cells
@@ -74,24 +70,11 @@ class Prepared:
 
     @property
     def devices(self) -> list[str]:
-        """Devices in the order of their names."""
         return sorted(self.every["device"].dropna().unique())
-
-    def series_of(self, frame: pd.DataFrame) -> list[str]:
-        """The series of some cells: the baseline first, then by name."""
-        return order_of_series(frame)
 
 
 def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
-    """Choose and describe the cells.
-
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table; all of its rows are meant.
-    include : Collection[str]
-        Verdicts that count besides ``ok``.
-    """
+    """Choose and describe the cells; ``include`` are verdicts that count besides ``ok``."""
     every = latest(frame.loc[:, list(_COLUMNS)])
     every["series"] = _series(every)
     parts = [_block(str(workload)) for workload in every["workload"]]
@@ -105,7 +88,7 @@ def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
         families.get(str(family), OTHER_STYLE) if part is None else _STYLES.get(part[0], OTHER_STYLE)
         for part, family in zip(parts, every["family"], strict=True)
     ]
-    # The same cell under another id, such as with copies to the GPU inside a repetition: one of them is shown.
+    # One cell may have several ids, such as with and without copies to the GPU: one of them is shown.
     every = latest(every, _ALIKE).sort_values(list(_ALIKE), kind="stable").reset_index(drop=True)
     chosen, others = _one_baseline(every)
     trusted = (str(Verdict.OK), *include)
@@ -114,7 +97,7 @@ def prepare(frame: pd.DataFrame, include: Collection[str] = ()) -> Prepared:
 
 
 def _one_baseline(every: pd.DataFrame) -> tuple[str, tuple[str, ...]]:
-    """The baseline of a report, eager execution where it is one of several, and the others, whose ratios are taken out."""
+    """Baseline of a report and its rivals, whose ratios are removed. Eager execution is preferred."""
     known = baselines.of(every, "speedup")
     chosen = EAGER if EAGER in known or not known else known[0]
     every[_OF_BASELINE] = baselines.own(every) & (baselines.labels(every) == chosen)
@@ -125,7 +108,7 @@ def _one_baseline(every: pd.DataFrame) -> tuple[str, tuple[str, ...]]:
 
 
 def order_of_series(frame: pd.DataFrame) -> list[str]:
-    """The series of some cells: the baseline first, then by name."""
+    """Series of the cells: the baseline first, then by name."""
     known = frame.drop_duplicates("series")
     base = known[_OF_BASELINE] if _OF_BASELINE in known else known["compiler"] == EAGER
     pairs = sorted((not first, series) for first, series in zip(base, known["series"], strict=True))
@@ -149,12 +132,12 @@ def order_of_families(frame: pd.DataFrame) -> list[str]:
 
 
 def batch_sizes(frame: pd.DataFrame) -> list[int]:
-    """The batch sizes of some cells."""
+    """Batch sizes in ascending order."""
     return sorted(int(batch) for batch in frame["batch"].unique())
 
 
 def _series(frame: pd.DataFrame) -> list[str]:
-    """The compiler with its flags, and whatever else the results have several of."""
+    """Name a series: compiler with flags, and other columns with several values."""
     names = [str(label) for label in frame["compiler_label"]]
     for column in _DISTINGUISHING:
         values = frame[column].astype("string").fillna("default")
@@ -165,7 +148,7 @@ def _series(frame: pd.DataFrame) -> list[str]:
 
 
 def _block(workload: str) -> tuple[str, str, int, int] | None:
-    """Kind, kind with options, width and depth of a stacked block; None for any other workload."""
+    """Kind, kind with options, width and depth of a stacked block; None for other workloads."""
     ref = WorkloadRef.recorded(workload)
     if ref is None or ref.scheme != BLOCK or not str(ref.options.get("width", "")).isdigit():
         return None

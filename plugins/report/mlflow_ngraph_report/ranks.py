@@ -1,4 +1,4 @@
-"""Figure 1 of the paper: which architecture is faster depends on whether, and with what, it is compiled."""
+"""Figure 1 of the paper: ranks of models by throughput under each compiler."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _KEY, _TITLE = "f1", "Figure 1: rank of architectures, compiled and not"
 _COVERED = 0.5
-"""A compiler that has fewer of the models than this share is left out, so that more models can be ranked."""
+"""Least share of models that a compiler must have. Leaving it out lets more models be ranked."""
 
 
 def reversals(prepared: Prepared) -> Figure | Missing:
-    """Figure 1: models by throughput, from the baseline to each compiler, on each device."""
+    """Figure 1: ranks of models from the baseline to each compiler, by device."""
     frame = prepared.models
     if frame.empty:
         return Missing(_KEY, _TITLE, NEEDS_MODELS)
@@ -72,12 +72,11 @@ def reversals(prepared: Prepared) -> Figure | Missing:
 
 @dataclass(frozen=True)
 class Ranks:
-    """A panel for each device, with a line for each model."""
+    """Panel for each device, with a line for each model."""
 
     data: pd.DataFrame
 
     def draw(self) -> Canvas:
-        """Draw it."""
         devices = list(dict.fromkeys(self.data["device"]))
         most = int(self.data["rank"].max())
         figure = style.canvas(0.5 + len(devices) * (0.6 + 0.21 * most))
@@ -119,12 +118,10 @@ class Ranks:
         axes.set_ylabel(f"{own['device'].iloc[0]}, batch {own['batch'].iloc[0]}")
 
 
-def pairs_that_turn(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
-    """How many pairs of models change their order from the baseline to a series, how many of them beyond doubt, and
-    whether anything could be tested.
+def reversed_pairs(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
+    """Count pairs of models that a series reorders, the significant ones among them, and tell if any could be tested.
 
-    A pair turns beyond doubt if it differs both ways; the p-value is the larger one, adjusted by Holm's method for all
-    pairs.
+    A pair is significant if it differs both ways. Its p-value is the larger one, adjusted by Holm's method.
     """
     labels = sorted(ranked["label"].unique())
     base, other = (
@@ -140,7 +137,7 @@ def pairs_that_turn(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
 
 
 def _ranked(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """The models of one device at its largest useful batch size that all shown series have, with their ranks."""
+    """Models of one device with ranks, at the largest batch size that all shown series share."""
     for batch in reversed(batch_sizes(frame)):
         own: pd.DataFrame = frame[frame["batch"] == batch]
         counts = own.groupby("series")["label"].nunique()
@@ -157,7 +154,6 @@ def _ranked(frame: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def _told(ranked: pd.DataFrame, device: str, *, several: bool) -> str:
-    """What turns round, in words."""
     where = (
         f"On {device} at batch size {ranked['batch'].iloc[0]}"
         if several
@@ -167,14 +163,14 @@ def _told(ranked: pd.DataFrame, device: str, *, several: bool) -> str:
     turns = []
     pairs = ranked["label"].nunique() * (ranked["label"].nunique() - 1) // 2
     for series in order_of_series(ranked)[1:]:
-        turned, sure, tested = pairs_that_turn(ranked, series)
+        turned, sure, tested = reversed_pairs(ranked, series)
         doubt = f" ({sure} beyond doubt)" if tested else ""
         turns.append(f"{turned}{doubt} with {series}")
     return f"{where}, of {counted(pairs, 'pair')} of models change places against {base}: {texts.listed(turns)}."
 
 
 def _broken(name: str) -> str:
-    """A name in lines that have room beneath a column."""
+    """Break a name into lines for a column."""
     head, bracket, rest = shortened(name, 40).partition("[")
     return f"{head}\n{bracket}{rest}" if bracket else head
 

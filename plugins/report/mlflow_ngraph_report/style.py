@@ -1,7 +1,6 @@
-"""How figures look: one colour, marker and hatch a compiler over all of them, and files that are the same bytes for the
-same numbers.
+"""Style of figures: colours, markers and hatches by compiler, and reproducible files.
 
-matplotlib is imported when something is drawn, and not before.
+Importing matplotlib is slow, so it waits until something is drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 INK, FAINT, PAPER = "#24292f", "#d4d9df", "#ffffff"
-"""Text and axes, grid lines, background. In a page the first two follow the colours of the page."""
+"""Text and axes, grid lines, background. A page replaces the first two by its own."""
 _COMPILERS = {
     "identity": ("#767d86", "o"),
     "torchscript": ("#56B4E9", "s"),
@@ -28,33 +27,33 @@ _COMPILERS = {
     "tvm": ("#CC79A7", "P"),
     "tensorrt": ("#D55E00", "X"),
 }
-"""After Okabe and Ito, whose colours the colour-blind tell apart; the marker tells compilers apart without colour."""
+"""Okabe and Ito's colours for the colour-blind; markers distinguish compilers without colour."""
 _OTHERS = (("#8c6bb1", "<"), ("#a6611a", ">"), ("#b2912f", "h"), ("#4d9221", "p"))
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 2, 1, 2)))
 _FAMILIES = ("#1f77c9", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8c6bb1", "#a6611a", "#767d86")
 _SALT = "mlflow-ngraph"
 WIDTH = 9.6
-"""Inches of every figure."""
+"""Width of every figure in inches."""
 _DPI = 150
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a line is drawn."""
+    """Style of a line."""
 
     colour: str
     marker: str
     dashes: Any = "-"
-    """As matplotlib takes a style of lines."""
+    """Line style of matplotlib."""
 
 
 def looks(series: Sequence[tuple[str, str]]) -> dict[str, Look]:
-    """How each series is drawn.
+    """Style of each series.
 
     Parameters
     ----------
     series : Sequence[tuple[str, str]]
-        Names with their compilers; those of one compiler have its colour and marker, and differ by their dashes.
+        Names with compilers. Series of one compiler differ only in their dashes.
     """
     styles: dict[str, Look] = {}
     seen: dict[str, int] = {}
@@ -67,18 +66,18 @@ def looks(series: Sequence[tuple[str, str]]) -> dict[str, Look]:
 
 
 def of_compiler(compiler: str) -> tuple[str, str]:
-    """Colour and marker of a compiler; one that does not come with this package always has the same ones, too."""
+    """Colour and marker of a compiler; constant for compilers of other packages, too."""
     return _COMPILERS.get(compiler) or _OTHERS[zlib.crc32(compiler.encode()) % len(_OTHERS)]
 
 
 def of_family(place: int) -> str:
-    """The colour of a family of models by its place."""
+    """Colour of a family of models by its position."""
     return _FAMILIES[place % len(_FAMILIES)]
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Settings of matplotlib within which figures are drawn and written."""
+    """Context with matplotlib's settings."""
     import matplotlib as mpl
 
     settings = {
@@ -110,7 +109,7 @@ def drawing() -> Iterator[None]:
         "svg.fonttype": "none",
         "svg.hashsalt": _SALT,
         "text.color": INK,
-        # Names of models and compilers are text, whatever is in them.
+        # Names of models and compilers are plain text.
         "text.parse_math": False,
         "xtick.color": INK,
         "xtick.labelsize": 7.5,
@@ -125,7 +124,7 @@ def drawing() -> Iterator[None]:
 
 
 def canvas(height: float) -> Canvas:
-    """An empty figure that arranges what is put into it."""
+    """Empty figure with automatic layout."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -135,10 +134,10 @@ def canvas(height: float) -> Canvas:
 
 
 def svg(figure: Canvas) -> str:
-    """A figure as a file of its own."""
+    """Render SVG."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    # `savefig` draws everything once more before it draws, to arrange it.
+    # `savefig` would draw everything twice, for the layout first.
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
@@ -150,7 +149,7 @@ def svg(figure: Canvas) -> str:
 
 
 def png(figure: Canvas) -> bytes:
-    """A figure that has its layout, in pixels."""
+    """Render a laid-out figure as PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     stream = io.BytesIO()
@@ -161,13 +160,7 @@ def png(figure: Canvas) -> bytes:
 
 
 def inline(text: str, key: str) -> str:
-    """An SVG file as a part of a page: ids that no other figure has, and the colours of the page.
-
-    Parameters
-    ----------
-    key : str
-        Unique in the page.
-    """
+    """Embed an SVG in a page, with the page's colours and with ids that start with the unique ``key``."""
     body = text[text.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*">', "<g>", body)

@@ -1,4 +1,4 @@
-"""Numbers with their intervals, and lists, as people read them in a report."""
+"""Numbers with intervals, and lists, as text of a report."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from mlflow_ngraph_report.combined import Value
 
 
 def interval(low: float, high: float, significant: int = 4) -> str:
-    """Both ends in brackets; empty where there is no interval."""
+    """Both ends in brackets; empty without an interval."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return ""
     return f"[{rounded(low, significant)}, {rounded(high, significant)}]"
 
 
 def estimate(value: Value | None, *more: str) -> Cell:
-    """A number with its interval, and what else is to be said of it."""
+    """Number with its interval and remarks."""
     if value is None or not math.isfinite(value.value):
         return Cell(EMPTY.text, joined(more))
     return Cell(rounded(value.value), joined([interval(value.low, value.high), *more]))
 
 
 def joined(parts: Iterable[str], by: str = "; ") -> str:
-    """What there is of several texts."""
+    """Join the texts that are not empty."""
     return by.join(part for part in parts if part)
 
 
 def listed(parts: Sequence[object], last: str = "and") -> str:
-    """A list as in a sentence."""
+    """Enumerate in a sentence."""
     texts = list(map(str, parts))
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {last} {texts[-1]}" if texts else "none"
 
 
 def slug(text: str) -> str:
-    """A name as a part of a file's name."""
+    """Part of a file name."""
     return re.sub(r"[^\w-]+", "-", text, flags=re.ASCII)

@@ -223,7 +223,7 @@ def test_planted_reversals_are_counted(prepared: Prepared) -> None:
     # Swin-Base is missing with torch-compile, so that it is left out for all
     assert "Swin-Base" not in set(ranked["label"])
     assert any("Swin-Base" in note for note in found.notes)
-    turned, sure, tested = ranks.pairs_that_turn(ranked, "openvino")
+    turned, sure, tested = ranks.reversed_pairs(ranked, "openvino")
     truth = 0
     throughput = ranked.pivot_table(index="label", columns="series", values="throughput")
     for first in throughput.index:
@@ -235,7 +235,7 @@ def test_planted_reversals_are_counted(prepared: Prepared) -> None:
     assert turned == truth > 3
     assert 0 < sure <= turned
     assert tested
-    assert ranks.pairs_that_turn(ranked, "torch-compile")[1] == 0
+    assert ranks.reversed_pairs(ranked, "torch-compile")[1] == 0
 
 
 def test_what_is_missing_says_what_it_needs() -> None:

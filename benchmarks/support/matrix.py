@@ -1,4 +1,4 @@
-"""Which compiler does which model, as a page of Markdown: verdicts, reasons and parity of whole studies."""
+"""Compatibility matrix of compilers and models as Markdown, from whole studies."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from mlflow_ngraph.tables.summary import fallback_nodes, fallback_note
 from mlflow_ngraph.verdicts import Verdict
 
 _LONGEST = 400
-"""Characters of a reason."""
+"""Longest reason in characters."""
 _ABOUT = ("python", "torch", "timm", "onnx", "onnxscript", "onnxruntime", "openvino", "apache-tvm", "apache-tvm-ffi")
-"""Versions that decide what a compiler can do."""
+"""Packages whose versions decide a compiler's abilities."""
 
 
 def markdown(records: Sequence[StudyRecord], title: str, made_by: str) -> str:
-    """The page.
+    """Write the page.
 
     Parameters
     ----------
     records : Sequence[StudyRecord]
-        Finished or unfinished studies; each precision of each becomes a section.
+        Studies, finished or not; each of their precisions becomes a section.
     title : str
-        The first heading.
+        First heading.
     made_by : str
-        The command that makes the page.
+        Command that makes the page.
     """
     lines = [f"# {title}", "", f"Made by `{made_by}`; not written by hand.", "", *_legend()]
     for record in records:
@@ -45,9 +45,9 @@ def markdown(records: Sequence[StudyRecord], title: str, made_by: str) -> str:
 
 
 def merged(records: Sequence[StudyRecord]) -> list[StudyRecord]:
-    """One record for each kind of machine and set of versions: a matrix that was measured in parts is one table.
+    """Merge records of equal machines and versions, so that a matrix measured in parts is one table.
 
-    A lane that was measured twice is that of the later record. The parts stay as they are.
+    A lane measured twice is taken from the later record. The originals are not modified.
     """
     parts: dict[str, StudyRecord] = {}
     for record in records:
