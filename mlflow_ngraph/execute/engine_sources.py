@@ -1,4 +1,4 @@
-"""Where the engines of a workload come from: an earlier session, the cache, or a compilation."""
+"""Provision: jobs that reuse, compile and verify the engines of one workload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
 Fail = Callable[[Lane, Iterable[int], ChildFailure], None]
-"""Gives cells of a lane, by batch size, the verdict of a failure."""
+"""Callback that records a failure as the verdict of cells, by batch size."""
 
 _ANOTHER_MODEL = (
     "the model has changed since this study began, and would be compared with what it was: start anew with --fresh"
@@ -24,19 +24,19 @@ _ANOTHER_MODEL = (
 
 
 class Provision:
-    """Jobs for a crew, after which the lanes of one workload have their engines, verified.
+    """Adds jobs to a process pool that give every lane of a workload its verified engines.
 
-    The workload is prepared once. Then each lane that lacks an engine compiles, and each that has some verifies them, in
-    processes of their own: nothing of it is in those that are timed.
+    The workload is prepared once. Lanes then compile missing engines and verify all of them, in processes of their own:
+    none of these is timed.
 
     Parameters
     ----------
     wanted : Mapping[str, set[int]]
         Batch sizes that need an engine, by lane.
     before : StudyRecord | None
-        What earlier sessions left.
+        Results of earlier sessions.
     fail : Fail
-        Told of batch sizes that will have none.
+        Called with batch sizes that get no engine.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Provision:
         self._crew = crew
         self._fail = fail
         self._lacking: dict[str, dict[tuple[int, ...], str]] = {engines.lane.id: {} for engines in lanes}
-        """Engines that have to be compiled, by lane: their batch sizes and keys."""
+        """Missing engines by lane: batch sizes and key."""
         self._parameters = workload.parameters
         self._export_beside = 0
-        """How many others at most prepared or compiled while the model was prepared and exported."""
+        """Largest number of jobs that ran concurrently with preparation and export."""
 
     def begin(self) -> None:
         """Add the first job, which adds the others."""
-        # Everything else waits for it.
+        # Every other job waits for this one.
         longest = sum(self._compile_s(engines, len(self._wanted[engines.lane.id])) for engines in self._lanes)
         self._crew.add(Job(self._prepare, "processors", PREPARE_SECONDS + longest, expected_bytes(self._parameters)))
 
@@ -94,7 +94,7 @@ class Provision:
                 self._add_verification(engines)
 
     def _find(self, materials: Materials) -> None:
-        """Look for every engine that is wanted: what is found need not be compiled."""
+        """Reuse all engines that are found; list the others as lacking."""
         fixed = self._workload.fixed_batch
         self._parameters = materials["info"]["parameters"] or self._parameters
         for engines in self._lanes:
@@ -106,7 +106,7 @@ class Provision:
                         self._lacking[lane.id][group] = key
 
     def _export(self, preparation: Preparation, job: Job) -> Steps:
-        """Export the model for the compilers that have something to compile; a failure costs their cells only."""
+        """Export the model for the compilers with missing engines; a failure costs only their cells."""
         needing = [
             engines
             for engines in self._lanes
@@ -132,7 +132,7 @@ class Provision:
         self._crew.add(Job(partial(self._build, engines), engines.compiler.occupies, seconds, memory))
 
     def _build(self, engines: LaneEngines, job: Job) -> Steps:
-        """Compile the engines of a lane. One that fails costs its own cells only."""
+        """Compile the engines of a lane; a failure costs only its own cells."""
         lacking, exported = self._lacking[engines.lane.id], set(engines.compiler.formats) - {"module"}
         try:
             for group, key in list(lacking.items()):
@@ -164,7 +164,7 @@ class Provision:
             self._crew.add(Job(partial(self._verify, engines), "processors", seconds, memory))
 
     def _verify(self, engines: LaneEngines, job: Job) -> Steps:
-        """Compare the engines of a lane with the baseline. One that fails costs its own cells only."""
+        """Verify the engines of a lane; a failure costs only its own cells."""
         waiting = sorted(self._wanted[engines.lane.id] & engines.made.keys() - engines.verified.keys())
         try:
             for batch in list(waiting):
@@ -194,13 +194,13 @@ class Provision:
             raise OutOfTime(TIME_UP)
 
     def _refuse(self, failure: ChildFailure) -> None:
-        """There are no engines, for this reason."""
+        """-"""
         for engines in self._lanes:
             engines.made.clear()
             self._fail(engines.lane, self._wanted[engines.lane.id], failure)
 
     def _again(self, job: Job, failure: ChildFailure, **what: object) -> None:
-        """Do a job once more with nothing beside it, which may have been what made it fail."""
+        """Repeat a job alone, as concurrent jobs may have made it fail."""
         self._say_again(failure, **what)
         self._crew.add(_alone(job))
 
@@ -208,13 +208,13 @@ class Provision:
         self._session.journal.append("repeated_alone", reason=failure.reason, **what)
 
     def _of_before(self, engines: LaneEngines, key: str) -> bool:
-        """Take over the engine that an earlier session of this study has, if it is still what it was."""
+        """Reuse the engine of an earlier session of this study if its files are unchanged."""
         before = self._before.lanes.get(engines.lane.id) if self._before is not None else None
         kept = [engine for engine in before.engines if engine.key == key] if before is not None else []
         return any(engines.reuse(engine) for engine in kept)
 
     def _is_another(self, materials: Materials) -> bool:
-        """Whether the study has numbers of another model under the same name."""
+        """Return True when the study has results of a different model under this name."""
         before, ref = self._before, str(self._workload.ref)
         if before is None or ref not in before.workloads:
             return False
@@ -228,7 +228,7 @@ class Provision:
 
 
 def _alone(job: Job) -> Job:
-    """The same with nothing beside it."""
+    """-"""
     return Job(job.steps, "machine", job.expected_s, job.expected_bytes)
 
 
@@ -237,7 +237,7 @@ def _batches(groups: Iterable[tuple[int, ...]]) -> list[int]:
 
 
 def _while_preparing(failure: ChildFailure) -> ChildFailure:
-    """The failure, with what it happened in."""
+    """-"""
     if isinstance(failure, OutOfTime):
         return failure
     return ChildFailure(failure.verdict, f"preparing the model: {failure.reason}", failure.tail)

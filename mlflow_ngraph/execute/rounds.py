@@ -1,7 +1,7 @@
-"""One batch size of a workload: lanes that are alive at once, measured in interleaved rounds.
+"""Rounds: one batch size of a workload, measured in interleaved rounds of all lanes.
 
-Lanes whose engines do not fit into memory together are measured in groups, one after the other. Each group has the
-baseline in it, so that every lane keeps its paired rounds.
+Lanes that do not fit into memory at once are measured in groups. Each group contains the baseline, so that every lane
+keeps its paired rounds.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ from mlflow_ngraph.study_settings import Adaptive
 from mlflow_ngraph.verdicts import Verdict
 
 RESERVE_BYTES = 512 * 2**20
-"""Memory that is left to the rest of the machine."""
+"""Memory left to the rest of the machine."""
 
 
 FEWEST_ROUNDS = 3
-"""Of a workload that is measured at all, if the study as a whole has the time."""
+"""Rounds of a workload that may exceed its share of the study's time."""
 _CONDEMNING = (Verdict.FAILED, Verdict.CRASHED, Verdict.UNSUPPORTED)
-"""Ways to fail that lie in the engine, and not in the machine."""
+"""Verdicts caused by the engine and not by the machine."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a cell."""
+    """The verdict of a cell with its reason."""
 
     verdict: Verdict
     reason: str = ""
-    """Why it is not ``ok``, or what a reader should know of it."""
+    """The cause of a verdict other than ``ok``, or a remark."""
     noise: str = ""
-    """What disturbed the machine while it was measured."""
+    """Disturbances of the machine during the measurement."""
     tail: str = ""
-    """The end of what its process wrote."""
+    """The end of the process's log."""
 
 
 class Settle(Protocol):
-    """Puts what became of a cell into the journal."""
+    """Callback that writes the verdict of a cell to the journal."""
 
     def __call__(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None: ...
 
 
 class LeaveOut(Protocol):
-    """Says that a cell is not measured."""
+    """Callback that records a cell as not measured."""
 
     def __call__(self, lane: Lane, batch: int, reason: str, *, final: bool) -> None: ...
 
 
 def wanted(lane: Lane, missing: Mapping[str, Sequence[int]], baseline: str) -> set[int]:
-    """The lane's own missing batch sizes, and for the baseline those of all others too.
+    """Batch sizes of a lane to measure; the baseline has those of all lanes.
 
     Parameters
     ----------
     baseline : str
-        The label of its compiler.
+        Label of the baseline compiler.
     """
     own = set(missing.get(lane.id, []))
     if lane.compiler_label == baseline:
@@ -94,7 +94,7 @@ class Assignment:
 
 
 class Rounds:
-    """Measures the lanes of a workload, a batch size at a time."""
+    """Measures the lanes of a workload, one batch size at a time."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._study = assignment.study
@@ -109,7 +109,7 @@ class Rounds:
         self._settled: set[tuple[str, int]] = set()
 
     def measure(self, runners: Iterable[LaneRunner], batch: int) -> None:
-        """Load, verify and measure the engines for ``batch``, and settle their cells."""
+        """Load, check and measure the engines of a batch size, and write their verdicts."""
         waiting = [
             runner
             for runner in runners
@@ -128,25 +128,25 @@ class Rounds:
             for runner in group:
                 self._release(runner)
                 if waiting:
-                    # What a process once had it keeps, and the next group needs it.
+                    # A process keeps the memory that it once had, and the next group needs it.
                     runner.close()
 
     def _is_affordable(self, runner: LaneRunner, batch: int) -> bool:
-        """Whether there is time to measure a cell; one that is known to be too slow for it gets its verdict here."""
+        """Return True when the cell fits into the time; write the verdict of one that does not."""
         reason = runner.too_slow(batch)
         if reason and self._open(runner, batch):
             self._close(runner, batch, Judgement(Verdict.TIMEOUT, reason), {})
         return not reason
 
     def _gather(self, waiting: Sequence[LaneRunner], batch: int) -> tuple[list[LaneRunner], list[LaneRunner]]:
-        """Load as many of the engines as fit into memory together; the rest waits, with its baselines before it."""
+        """Load as many engines as fit into memory; return them and the waiting rest, preceded by its baselines."""
         group: list[LaneRunner] = []
         rest: list[LaneRunner] = []
         for runner in waiting:
             if rest:
                 rest.append(runner)
                 continue
-            # A group needs one lane to be measured beside its baseline, whether it seems to fit or not.
+            # A group needs one lane beside its baseline, even when memory looks too small.
             useful = any(other.lane.compiler_label != self._study.baseline_label for other in group)
             if useful and (lack := lack_of_memory(runner, batch)):
                 rest.append(runner)
@@ -165,10 +165,9 @@ class Rounds:
         runner.warm_up()
 
     def _take(self, group: list[LaneRunner], batch: int, round_: int) -> int:
-        """Take rounds of slices until every lane has enough, or no further one fits into the time; returns the number of the
-        round after the last.
+        """Measure rounds until every lane has enough or time is up; return the number of the next round.
 
-        A lane that fails leaves the group. The baseline goes on as long as a lane needs it for comparison.
+        A failed lane leaves the group. The baseline continues as long as another lane needs it for comparison.
         """
         active, left = list(group), self._left()
         while active and not self._late(left):
@@ -196,37 +195,35 @@ class Rounds:
         return round_
 
     def _left(self) -> float:
-        """Seconds in which something may still be begun: of the share or, for the first rounds, of all that is left.
+        """Seconds in which another step may begin.
 
-        A workload that has its engines loaded is worth more than the next one, of which nothing is known either.
+        The first rounds may use all remaining time: a workload with loaded engines is worth more than an unprepared
+        one.
         """
         return self._time.left() if self._taken >= FEWEST_ROUNDS else self._time.left_at_most()
 
     def _late(self, before: float) -> bool:
-        """Whether a round that takes as long as the last one would end too late.
+        """Return True when a round as long as the last one would end too late.
 
         Parameters
         ----------
         before : float
-            Seconds that were left before the last round.
+            Seconds left before the last round.
         """
         left = self._left()
         return self._time.limited and left <= before - left
 
     def _has_no_time(self, runner: LaneRunner) -> bool:
-        """Whether a single repetition of a lane would end too late."""
+        """-"""
         return runner.loaded is not None and runner.loaded.call_s > self._left()
 
     def _renew(self, active: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
-        """Give lanes a fresh process each for the next round; returns those that failed.
-
-        The processes start and load beside each other: nothing is measured meanwhile.
-        """
+        """Load the engines in fresh processes, concurrently; return the lanes that failed."""
         fresh = [runner for runner in active if runner.renew()]
         return [runner for runner in fresh if not self._attempt(runner, batch, runner.renewed)]
 
     def _finish(self, runner: LaneRunner, batch: int) -> Verdict | None:
-        """The verdict of a cell that was measured to the end; None where it had one already."""
+        """Write the verdict of a measured cell; None when it already has one."""
         loaded = runner.loaded
         if loaded is None:
             raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
@@ -242,7 +239,7 @@ class Rounds:
         return judgement.verdict
 
     def _serve(self, runner: LaneRunner, batch: int) -> None:
-        """Let requests arrive at a cell that has its verdict; a failure costs the figures of the arrivals alone."""
+        """Offer requests to a cell with a verdict; a failure costs only these figures."""
         try:
             note = runner.serve()
         except ChildFailure as failure:
@@ -252,17 +249,17 @@ class Rounds:
         self._journal.append("arrivals_ended", cell=lane.cell(batch), lane=lane.id, batch=batch, reason=note)
 
     def _release(self, runner: LaneRunner) -> None:
-        """Free the engine of a lane that still has it."""
+        """-"""
         if runner.loaded is None:
             return
         try:
             runner.unload()
         except ChildFailure:
-            # The numbers are complete; a runtime that dies while it frees memory only costs its process.
+            # The figures are complete: a runtime that crashes on unloading costs only its process.
             runner.close()
 
     def _judge(self, loaded: Loaded) -> Judgement:
-        """What became of a cell that has all its samples."""
+        """-"""
         study = self._study
         noise = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump()) or ""
         if loaded.unverified:
@@ -279,7 +276,7 @@ class Rounds:
         return Judgement(Verdict.OK, "; ".join(filter(None, (reached, loaded.note))), noise)
 
     def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
-        """Do a step of a cell; a failure becomes the cell's verdict, and a fresh process serves the next cell."""
+        """Run a step of a cell; return False after a failure, which becomes the cell's verdict."""
         try:
             step()
         except ChildFailure as failure:
@@ -295,19 +292,19 @@ class Rounds:
         return True
 
     def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
-        """The time of the study was up: what is known of a cell by then counts."""
+        """Write the verdict of a cell that ran out of time from its slices so far."""
         if loaded is not None and loaded.durations:
             self._close(runner, batch, self._judge(loaded), loaded.warm_up)
         else:
             self._omit(runner, batch, reason, final=False)
 
     def _baseline(self, runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:
-        """The lane that a lane is compared with; None if it is not there."""
+        """-"""
         wanted_one = (self._study.baseline_label, runner.lane.precision)
         return next((peer for peer in among if (peer.lane.compiler_label, peer.lane.precision) == wanted_one), None)
 
     def _open(self, runner: LaneRunner, batch: int) -> bool:
-        """Whether the cell still waits for its verdict; else the lane only accompanies others."""
+        """Return True while the cell has no verdict; after it the lane only accompanies others."""
         lane = runner.lane.id
         return batch in self._missing.get(lane, []) and (lane, batch) not in self._settled
 
@@ -321,15 +318,7 @@ class Rounds:
 
 
 def lack_of_memory(runner: LaneRunner, batch: int) -> str:
-    """Why an engine does not fit into memory beside those that are loaded; empty where it does.
-
-    Parameters
-    ----------
-    runner : LaneRunner
-        Of the lane that the engine belongs to.
-    batch : int
-        The batch size that it is loaded for.
-    """
+    """Explain why an engine does not fit into the available memory; empty when it does."""
     expected, available = runner.expected_bytes(batch), memory.available_bytes()
     if expected <= available - RESERVE_BYTES:
         return ""
@@ -338,9 +327,9 @@ def lack_of_memory(runner: LaneRunner, batch: int) -> str:
 
 
 def _shortfall(loaded: Loaded, adaptive: Adaptive) -> str:
-    """What a reader should know of a cell that stopped before it had the rounds that were wanted; else empty.
+    """Explain why a cell has fewer rounds than requested.
 
-    How far intervals reach is said once for a whole study: `mlflow_ngraph.tables.summary.shortfall`.
+    Wide intervals are reported once per study: `mlflow_ngraph.tables.summary.shortfall`.
     """
     if loaded.call_s < SETTLE_BELOW_S or len(loaded.durations) >= adaptive.min_rounds:
         return ""

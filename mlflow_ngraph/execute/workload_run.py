@@ -1,4 +1,4 @@
-"""One workload on its way through a session: its engines are provided, it is measured, and put away."""
+"""WorkloadRun: one workload in a session, from its engines to its verdicts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mlflow_ngraph.verdicts import Verdict
 
 
 class WorkloadRun:
-    """Takes the lanes of a workload through their stages.
+    """Runs the lanes of a workload through their stages.
 
     Parameters
     ----------
     missing : dict[str, list[int]]
         Batch sizes without a final verdict, by lane.
     before : StudyRecord | None
-        What earlier sessions left.
+        Results of earlier sessions.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class WorkloadRun:
         self._lanes = [LaneEngines(session, lane, cache) for lane in lanes]
         self._runners: list[LaneRunner] = []
         self._settled: set[tuple[str, int]] = set()
-        """Cells of which this session has said what became of them, by lane and batch size."""
+        """Cells with a result in this session, by lane and batch size."""
         self._ended = False
 
     def begin(self, crew: Crew) -> None:
-        """Settle what is known to be unsupported, and have a crew provide engines for the rest."""
+        """Write the verdicts of unsupported cells, and add the jobs that provide all other engines."""
         journal = self._session.journal
         journal.append("workload_started", workload=str(self._workload.ref), label=self._workload.label)
         self._lanes = [engines for engines in self._lanes if self._admit(engines)]
@@ -69,7 +69,8 @@ class WorkloadRun:
         return wanted(lane, self._missing, self._session.plan.study.baseline_label)
 
     def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float = 1.0) -> None:
-        """Measure every missing cell that has an engine, and say for which there was no time. Nobody else may compute.
+        """Measure every missing cell with an engine, and record the cells that time did not allow. Nothing else may
+        compute meanwhile.
 
         Parameters
         ----------
@@ -78,7 +79,7 @@ class WorkloadRun:
         meanwhile : Callable[[], None]
             Called before anything is timed, while processes start.
         share : float
-            Of the time that is left when they have started, from 0 to 1: rounds take no more.
+            Share of the remaining time for the rounds, from 0 to 1.
         """
         if self._session.plan.study.build_for:
             self._leave_built()
@@ -106,7 +107,7 @@ class WorkloadRun:
                 self._take_rounds(order)
 
     def _take_rounds(self, order: random.Random) -> None:
-        """A batch size after the other, or all of them in one race."""
+        """-"""
         session, study = self._session, self._session.plan.study
         assignment = Assignment(
             study, session.journal, order, self._missing, self._settle, self._leave_out, session.time
@@ -122,7 +123,7 @@ class WorkloadRun:
         RacedRounds(assignment, objective=study.raced, lanes=lanes, before=before).race(self._runners)
 
     def end(self) -> None:
-        """End all processes, and throw away what no engine needs. Ending again does nothing."""
+        """End all processes and delete materials. Ending again does nothing."""
         if self._ended:
             return
         self._ended = True
@@ -134,13 +135,13 @@ class WorkloadRun:
             lane = engines.lane.id
             overhead_s = engines.overhead_s + (runners[lane].overhead_s if lane in runners else 0.0)
             self._session.journal.append("lane_finished", lane=lane, overhead_s=overhead_s)
-        # Engines stand on their own; inputs, references and exports of wide models take gigabytes. A resumed study
-        # makes them again, alike to the last bit.
+        # Engines are complete; inputs, references and exports of wide models take gigabytes. A resumed study makes them
+        # again, bit for bit.
         for left_over in (places.materials(str(self._workload.ref)), places.root / "scratch"):
             shutil.rmtree(left_over, ignore_errors=True)
 
     def _leave_built(self) -> None:
-        """Settle the cells whose engines are for another device: nothing is measured here."""
+        """Write the verdicts of engines compiled for another device, which are not measured here."""
         device = self._session.plan.study.build_for
         for engines in self._lanes:
             for batch in self._missing.get(engines.lane.id, []):
@@ -149,7 +150,7 @@ class WorkloadRun:
                     self._verdict(engines.lane, batch, Judgement(Verdict.BUILT, reason), {}, engines.made[batch].id)
 
     def _admit(self, engines: LaneEngines) -> bool:
-        """Settle the cells that are known to fail or to be unsupported before anything is built."""
+        """Write the verdicts of cells that cannot work before anything is built."""
         lane, fixed, reason = engines.lane, self._workload.fixed_batch, engines.unsupported()
         batches = self._missing.get(lane.id, [])
         if self._workload.refused:
@@ -178,7 +179,7 @@ class WorkloadRun:
                 self._verdict(lane, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
 
     def _leave_out(self, lane: Lane, batch: int, reason: str, *, final: bool = False) -> None:
-        """Say that a cell is not measured: there is no time for it or, finally, nothing to be gained by it."""
+        """Record a cell as not measured: no time, or finally nothing to gain."""
         self._settled.add((lane.id, batch))
         self._session.leave_out(lane, batch, reason, final=final)
 
