@@ -194,7 +194,6 @@ class Provision:
             raise OutOfTime(TIME_UP)
 
     def _refuse(self, failure: ChildFailure) -> None:
-        """-"""
         for engines in self._lanes:
             engines.made.clear()
             self._fail(engines.lane, self._wanted[engines.lane.id], failure)
@@ -228,7 +227,6 @@ class Provision:
 
 
 def _alone(job: Job) -> Job:
-    """-"""
     return Job(job.steps, "machine", job.expected_s, job.expected_bytes)
 
 
@@ -237,7 +235,6 @@ def _batches(groups: Iterable[tuple[int, ...]]) -> list[int]:
 
 
 def _while_preparing(failure: ChildFailure) -> ChildFailure:
-    """-"""
     if isinstance(failure, OutOfTime):
         return failure
     return ChildFailure(failure.verdict, f"preparing the model: {failure.reason}", failure.tail)

@@ -64,7 +64,6 @@ class LaneRunner:
         self._plan = session.plan
         self._journal = session.journal
         self.session = session.number
-        """-"""
         self._time = session.time
         self._standstill = session.standstill
         self._process = LaneProcess(session, engines.lane, engines.compiler)
@@ -175,7 +174,6 @@ class LaneRunner:
         loaded.loading += 1
 
     def warm_up(self) -> None:
-        """-"""
         loaded, rule = self._has_loaded(), self._plan.study.warmup
         self._say(loaded.batch)("warm-up")
         loaded.warm_up = self._process.ready("run").request(
@@ -289,12 +287,10 @@ class LaneRunner:
         return offer_rates(study.arrivals, throughput, loaded.requests, station.offer)
 
     def unload(self) -> None:
-        """-"""
         self.loaded = None
         self._process.ready("run").request("unload", self._plan.study.limits.load_seconds)
 
     def close(self) -> None:
-        """-"""
         self.loaded = None
         self._process.close()
 

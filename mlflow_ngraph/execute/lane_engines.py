@@ -320,7 +320,6 @@ class LaneEngines:
             self._cache.forget(self.lane, self.made[batch], reason)
 
     def close(self) -> None:
-        """-"""
         self._process.close()
 
     def _say(self, batch: int, purpose: str) -> Callable[[str], None]:

@@ -97,7 +97,6 @@ class Loaded:
 
     @property
     def repetitions(self) -> int:
-        """-"""
         return sum(part.size for part in self.durations)
 
     @property
@@ -109,5 +108,4 @@ class Loaded:
 
     @property
     def timed_s(self) -> float:
-        """-"""
         return sum(part.wall_s for part in self.slices)

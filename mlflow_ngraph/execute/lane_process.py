@@ -31,7 +31,6 @@ class LaneProcess:
         self._compiler = compiler
         self._child: Child | None = None
         self._purpose: Purpose = "run"
-        """-"""
         self._children = 0
         """Number of compiling children so far."""
 
@@ -65,7 +64,6 @@ class LaneProcess:
                 self.close()
 
     def close(self) -> None:
-        """-"""
         if self._child is None:
             return
         child, self._child = self._child, None

@@ -88,7 +88,6 @@ class Crew:
         """Running jobs with the child that each waits for."""
 
     def add(self, job: Job) -> None:
-        """-"""
         self._waiting.append(job)
 
     def recount(self, job: Job) -> None:
@@ -123,7 +122,6 @@ class Crew:
             self._running.clear()
 
     def _begin(self) -> None:
-        """-"""
         while (job := self._next()) is not None:
             self._waiting.remove(job)
             for other in self._running:

@@ -103,7 +103,6 @@ class Standing:
 def _figures(
     lane: Lane, batch: int, engine: EngineRecord, requests: int, slices: Sequence[Mapping[str, Any]], processors: int
 ) -> dict[str, float]:
-    """-"""
     cell = CellRecord(
         lane.cell(batch),
         lane.id,
@@ -117,7 +116,6 @@ def _figures(
 
 
 def _broken(limits: Sequence[Limit], metrics: Mapping[str, float]) -> Limit | None:
-    """-"""
     return next((limit for limit in limits if not limit.kept_by(metrics.get(limit.metric))), None)
 
 

@@ -7,6 +7,7 @@ of earlier sessions, which cells leave.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +16,12 @@ from typing import Any
 from mlflow_ngraph.execute.earlier_rounds import Before, slice_timed
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.open_cells import Judgement, OpenCells
 from mlflow_ngraph.execute.race_limits import Standing
 from mlflow_ngraph.execute.race_words import RaceWords
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, lack_of_memory
+from mlflow_ngraph.execute.rounds import Rounds, lack_of_memory
+from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.measure.racing import Departure, Entrant, Race, Timed
 from mlflow_ngraph.objectives import AS_GOOD, Raced
@@ -46,8 +49,10 @@ class RacedRounds(Rounds):
 
     Parameters
     ----------
-    run : WorkloadContext
-        The cells without a verdict take part.
+    cells : OpenCells
+        The open ones take part.
+    order : random.Random
+        Shuffles the lanes of each round.
     objective : Raced
         The figure to optimise.
     lanes : Sequence[Lane]
@@ -56,8 +61,17 @@ class RacedRounds(Rounds):
         Rounds of earlier sessions.
     """
 
-    def __init__(self, assignment: Assignment, *, objective: Raced, lanes: Sequence[Lane], before: Before) -> None:
-        super().__init__(assignment)
+    def __init__(
+        self,
+        session: Session,
+        cells: OpenCells,
+        order: random.Random,
+        *,
+        objective: Raced,
+        lanes: Sequence[Lane],
+        before: Before,
+    ) -> None:
+        super().__init__(session, cells, order)
         self._lanes = {lane.cell(batch): (lane, batch) for lane in lanes for batch in lane.batch_sizes}
         self._race = Race({cell: Entrant(lane.id, batch) for cell, (lane, batch) in self._lanes.items()}, objective)
         for round_, seen in sorted(before.rounds.items()):
@@ -93,7 +107,7 @@ class RacedRounds(Rounds):
             runner
             for runner in runners
             if batch in runner.engines
-            and self._open(runner, batch)
+            and self._cells.is_open(runner.lane, batch)
             and self._is_affordable(runner, batch)
             and not self._excluded(runner, batch)
         ]
@@ -144,7 +158,7 @@ class RacedRounds(Rounds):
             reason = self._words.excluded(exclusion)
         if not reason:
             return False
-        self._omit(runner, batch, reason, final=True)
+        self._cells.leave_out(runner.lane, batch, reason, final=True)
         return True
 
     def _take_rounds(self, *, final: bool) -> None:
@@ -197,7 +211,7 @@ class RacedRounds(Rounds):
         reason = f"{takes}; {duration(max(0.0, self._left()))} were left"
         self._race.withdraw(starter.cell)
         self._free(starter)
-        self._omit(starter.runner, starter.batch, reason, final=False)
+        self._cells.leave_out(starter.runner.lane, starter.batch, reason)
 
     def _slice(self, starter: Starter, number: int, position: int) -> None:
         runner, cell = starter.runner, starter.cell
@@ -246,7 +260,6 @@ class RacedRounds(Rounds):
             self._part_with(departure)
 
     def _part_with(self, departure: Departure) -> None:
-        """-"""
         starter, loaded = self._take_off(departure.cell)
         self._say_left(
             starter, rival=departure.rival, shared=departure.rounds, ratio=departure.ratio, bound=departure.bound
@@ -254,7 +267,6 @@ class RacedRounds(Rounds):
         self._settle_cell(starter, loaded, self._words.left(departure))
 
     def _say_left(self, starter: Starter, **evidence: Any) -> None:
-        """-"""
         self._journal.append(
             "lane_left",
             cell=starter.cell,
@@ -288,7 +300,7 @@ class RacedRounds(Rounds):
             judgement = replace(judgement, reason="; ".join(filter(None, (reason, loaded.note))))
         if judgement.verdict is Verdict.PARITY_FAILED:
             runner.disown(batch, judgement.reason)
-        self._close(runner, batch, judgement, loaded.warm_up)
+        self._cells.close(runner.lane, batch, judgement, loaded.warm_up)
         self._spared.append((loaded.left(self._study), loaded.left_s(self._study)))
         if self._study.arrivals is not None and judgement.verdict is Verdict.OK:
             if serve and starter.cell in self._on_track and self._left() > 0:
@@ -331,7 +343,7 @@ class RacedRounds(Rounds):
                     self._park()
                 starter, known = self._parked.pop(waiting.pop(0))
                 entered = self._enter(_idle(starter.runner), starter.batch)
-                if entered is None and self._open(starter.runner, starter.batch):
+                if entered is None and self._cells.is_open(starter.runner.lane, starter.batch):
                     # No time was left to load it again: its earlier rounds count.
                     self._parked[starter.cell] = starter, known
                 if entered is not None or starter.cell in self._parked:
@@ -341,7 +353,6 @@ class RacedRounds(Rounds):
             waiting = [cell for cell in waiting if cell in self._parked]
 
     def _lacks(self, runner: LaneRunner, batch: int) -> str:
-        """-"""
         # A race needs two cells, even when memory looks too small.
         return "" if len(self._on_track) < 2 else lack_of_memory(runner, batch)
 
@@ -369,7 +380,6 @@ class RacedRounds(Rounds):
             self._settle_cell(starter, loaded, words, serve=True)
 
     def _stopped_by(self) -> str:
-        """-"""
         loaded = [
             *(_loaded(starter.runner) for starter in self._on_track.values()),
             *(part for _, part in self._parked.values()),

@@ -104,7 +104,6 @@ class _Offers:
                 return
 
     def _try(self, rate: float, purpose: str) -> Mapping[str, Any] | None:
-        """-"""
         seconds = self._settings.window_s(rate)
         if seconds > self._left_s:
             self._notes.append(

@@ -7,22 +7,19 @@ keeps its paired rounds.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
 
 import psutil
 
 from mlflow_ngraph.devices import memory
-from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import SETTLE_BELOW_S, LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
-from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.open_cells import Judgement, OpenCells
+from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
-from mlflow_ngraph.processes.time_budget import TIME_UP, TimeBudget
-from mlflow_ngraph.study import Study
+from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.study_settings import Adaptive
 from mlflow_ngraph.verdicts import Verdict
 
@@ -36,84 +33,24 @@ _CONDEMNING = (Verdict.FAILED, Verdict.CRASHED, Verdict.UNSUPPORTED)
 """Verdicts caused by the engine and not by the machine."""
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The verdict of a cell with its reason."""
-
-    verdict: Verdict
-    reason: str = ""
-    """The cause of a verdict other than ``ok``, or a remark."""
-    noise: str = ""
-    """Disturbances of the machine during the measurement."""
-    tail: str = ""
-    """The end of the process's log."""
-
-
-class Settle(Protocol):
-    """Callback that writes the verdict of a cell to the journal."""
-
-    def __call__(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None: ...
-
-
-class LeaveOut(Protocol):
-    """Callback that records a cell as not measured."""
-
-    def __call__(self, lane: Lane, batch: int, reason: str, *, final: bool) -> None: ...
-
-
-def wanted(lane: Lane, missing: Mapping[str, Sequence[int]], baseline: str) -> set[int]:
-    """Batch sizes of a lane to measure; the baseline has those of all lanes.
-
-    Parameters
-    ----------
-    baseline : str
-        Label of the baseline compiler.
-    """
-    own = set(missing.get(lane.id, []))
-    if lane.compiler_label == baseline:
-        own |= {batch for batches in missing.values() for batch in batches}
-    return own
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What is to be measured of a workload, and who is told."""
-
-    study: Study
-    journal: Journal
-    order: random.Random
-    """Shuffles the lanes of each round."""
-    missing: Mapping[str, Sequence[int]]
-    """The batch sizes of each lane that have no verdict yet."""
-    settle: Settle
-    """Called with the verdict of each of those cells, once."""
-    leave_out: LeaveOut
-    """Called instead with those that need not be measured, or for which there is no time."""
-    time: TimeBudget
-    """What ends the rounds when nothing of it is left."""
-
-
 class Rounds:
     """Measures the lanes of a workload, one batch size at a time."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._study = assignment.study
-        self._journal = assignment.journal
-        self._order = assignment.order
-        self._missing = assignment.missing
-        self._settle = assignment.settle
-        self._leave_out = assignment.leave_out
-        self._time = assignment.time
+    def __init__(self, session: Session, cells: OpenCells, order: random.Random) -> None:
+        self._study = session.plan.study
+        self._journal = session.journal
+        self._time = session.time
+        self._cells = cells
+        self._order = order
         self._taken = 0
         """Rounds so far."""
-        self._settled: set[tuple[str, int]] = set()
 
     def measure(self, runners: Iterable[LaneRunner], batch: int) -> None:
         """Load, check and measure the engines of a batch size, and write their verdicts."""
         waiting = [
             runner
             for runner in runners
-            if batch in wanted(runner.lane, self._missing, self._study.baseline_label)
+            if batch in self._cells.wanted(runner.lane)
             and batch in runner.engines
             and self._is_affordable(runner, batch)
         ]
@@ -134,8 +71,8 @@ class Rounds:
     def _is_affordable(self, runner: LaneRunner, batch: int) -> bool:
         """Return True when the cell fits into the time; write the verdict of one that does not."""
         reason = runner.too_slow(batch)
-        if reason and self._open(runner, batch):
-            self._close(runner, batch, Judgement(Verdict.TIMEOUT, reason), {})
+        if reason and self._cells.is_open(runner.lane, batch):
+            self._cells.close(runner.lane, batch, Judgement(Verdict.TIMEOUT, reason))
         return not reason
 
     def _gather(self, waiting: Sequence[LaneRunner], batch: int) -> tuple[list[LaneRunner], list[LaneRunner]]:
@@ -179,7 +116,7 @@ class Rounds:
             for position, runner in enumerate(turn):
                 if self._has_no_time(runner):
                     continue
-                step = partial(runner.slice, round_, position, companion=not self._open(runner, batch))
+                step = partial(runner.slice, round_, position, companion=not self._cells.is_open(runner.lane, batch))
                 if not self._attempt(runner, batch, step):
                     failed.append(runner)
             active = [runner for runner in active if runner not in failed]
@@ -214,7 +151,6 @@ class Rounds:
         return self._time.limited and left <= before - left
 
     def _has_no_time(self, runner: LaneRunner) -> bool:
-        """-"""
         return runner.loaded is not None and runner.loaded.call_s > self._left()
 
     def _renew(self, active: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
@@ -227,7 +163,7 @@ class Rounds:
         loaded = runner.loaded
         if loaded is None:
             raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
-        if not self._open(runner, batch):
+        if not self._cells.is_open(runner.lane, batch):
             return None
         if not loaded.durations:
             self._run_out(runner, batch, loaded, TIME_UP)
@@ -235,7 +171,7 @@ class Rounds:
         judgement = self._judge(loaded)
         if judgement.verdict is Verdict.PARITY_FAILED:
             runner.disown(batch, judgement.reason)
-        self._close(runner, batch, judgement, loaded.warm_up)
+        self._cells.close(runner.lane, batch, judgement, loaded.warm_up)
         return judgement.verdict
 
     def _serve(self, runner: LaneRunner, batch: int) -> None:
@@ -249,7 +185,6 @@ class Rounds:
         self._journal.append("arrivals_ended", cell=lane.cell(batch), lane=lane.id, batch=batch, reason=note)
 
     def _release(self, runner: LaneRunner) -> None:
-        """-"""
         if runner.loaded is None:
             return
         try:
@@ -259,7 +194,6 @@ class Rounds:
             runner.close()
 
     def _judge(self, loaded: Loaded) -> Judgement:
-        """-"""
         study = self._study
         noise = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump()) or ""
         if loaded.unverified:
@@ -284,37 +218,23 @@ class Rounds:
             runner.close()
             if failure.verdict in _CONDEMNING:
                 runner.disown(batch, failure.reason)
-            if self._open(runner, batch) and isinstance(failure, OutOfTime):
+            if self._cells.is_open(runner.lane, batch) and isinstance(failure, OutOfTime):
                 self._run_out(runner, batch, loaded, failure.reason)
-            elif self._open(runner, batch):
-                self._close(runner, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
+            else:
+                self._cells.fail(runner.lane, [batch], failure)
             return False
         return True
 
     def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
         """Write the verdict of a cell that ran out of time from its slices so far."""
         if loaded is not None and loaded.durations:
-            self._close(runner, batch, self._judge(loaded), loaded.warm_up)
+            self._cells.close(runner.lane, batch, self._judge(loaded), loaded.warm_up)
         else:
-            self._omit(runner, batch, reason, final=False)
+            self._cells.leave_out(runner.lane, batch, reason)
 
     def _baseline(self, runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:
-        """-"""
         wanted_one = (self._study.baseline_label, runner.lane.precision)
         return next((peer for peer in among if (peer.lane.compiler_label, peer.lane.precision) == wanted_one), None)
-
-    def _open(self, runner: LaneRunner, batch: int) -> bool:
-        """Return True while the cell has no verdict; after it the lane only accompanies others."""
-        lane = runner.lane.id
-        return batch in self._missing.get(lane, []) and (lane, batch) not in self._settled
-
-    def _omit(self, runner: LaneRunner, batch: int, reason: str, *, final: bool) -> None:
-        self._settled.add((runner.lane.id, batch))
-        self._leave_out(runner.lane, batch, reason, final=final)
-
-    def _close(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
-        self._settled.add((runner.lane.id, batch))
-        self._settle(runner, batch, judgement, warm_up)
 
 
 def lack_of_memory(runner: LaneRunner, batch: int) -> str:

@@ -25,7 +25,6 @@ class Session:
     number: int
     """Counted from 1."""
     time: TimeBudget = field(default_factory=TimeBudget)
-    """-"""
     undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext
     """Entered while anything is timed: suspends work outside the study."""
     standstill: Callable[[], AbstractContextManager[None]] = nullcontext

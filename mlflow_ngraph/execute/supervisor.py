@@ -80,7 +80,6 @@ class Supervisor:
         """Workloads not yet passed to ``on_workload``."""
 
     def run(self) -> None:
-        """-"""
         missing = {str(workload.ref): self._missing(workload) for workload in self._plan.workloads}
         self._economise(missing)
         self._ended = [workload for workload in self._plan.workloads if not missing[str(workload.ref)]]
@@ -144,7 +143,6 @@ class Supervisor:
         return missing
 
     def _unsettled(self, workload: WorkloadPlan) -> dict[str, list[int]]:
-        """-"""
         unsettled = {}
         left_out = self._before.left_out if self._before is not None else {}
         for lane in workload.lanes:

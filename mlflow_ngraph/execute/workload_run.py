@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.earlier_rounds import Before, rounds_before
 from mlflow_ngraph.execute.engine_sources import Provision
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
+from mlflow_ngraph.execute.open_cells import Judgement, OpenCells
 from mlflow_ngraph.execute.plan import WorkloadPlan
 from mlflow_ngraph.execute.process_pool import Crew
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
-from mlflow_ngraph.execute.record import Lane, StudyRecord
-from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, wanted
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.execute.rounds import Rounds
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
 from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
@@ -44,13 +43,11 @@ class WorkloadRun:
     ) -> None:
         self._session = session
         self._workload = workload
-        self._missing = missing
+        self._cells = OpenCells(session, missing)
         self._before = before
-        lanes = [lane for lane in workload.lanes if self._wanted(lane)]
+        lanes = [lane for lane in workload.lanes if self._cells.wanted(lane)]
         self._lanes = [LaneEngines(session, lane, cache) for lane in lanes]
         self._runners: list[LaneRunner] = []
-        self._settled: set[tuple[str, int]] = set()
-        """Cells with a result in this session, by lane and batch size."""
         self._ended = False
 
     def begin(self, crew: Crew) -> None:
@@ -58,15 +55,12 @@ class WorkloadRun:
         journal = self._session.journal
         journal.append("workload_started", workload=str(self._workload.ref), label=self._workload.label)
         self._lanes = [engines for engines in self._lanes if self._admit(engines)]
-        if not any(self._missing.get(engines.lane.id) for engines in self._lanes):
+        if not any(self._cells.of(engines.lane) for engines in self._lanes):
             return
         for engines in self._lanes:
             journal.append("lane_started", lane=engines.lane.id)
-        needed = {engines.lane.id: self._wanted(engines.lane) for engines in self._lanes}
-        Provision(self._session, self._workload, self._lanes, needed, self._before, crew, self._fail_missing).begin()
-
-    def _wanted(self, lane: Lane) -> set[int]:
-        return wanted(lane, self._missing, self._session.plan.study.baseline_label)
+        needed = {engines.lane.id: self._cells.wanted(engines.lane) for engines in self._lanes}
+        Provision(self._session, self._workload, self._lanes, needed, self._before, crew, self._cells.fail).begin()
 
     def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float = 1.0) -> None:
         """Measure every missing cell with an engine, and record the cells that time did not allow. Nothing else may
@@ -85,12 +79,10 @@ class WorkloadRun:
             self._leave_built()
         else:
             self._measure(order, meanwhile, share)
-        for lane, batches in self._missing.items():
-            for batch in batches:
-                if (lane, batch) not in self._settled:
-                    self._leave_out(
-                        next(runner.lane for runner in self._lanes if runner.lane.id == lane), batch, TIME_UP
-                    )
+        for engines in self._lanes:
+            for batch in engines.lane.batch_sizes:
+                if self._cells.is_open(engines.lane, batch):
+                    self._cells.leave_out(engines.lane, batch, TIME_UP)
 
     def _measure(self, order: random.Random, meanwhile: Callable[[], None], share: float) -> None:
         before = self._before.lanes if self._before is not None else {}
@@ -107,20 +99,17 @@ class WorkloadRun:
                 self._take_rounds(order)
 
     def _take_rounds(self, order: random.Random) -> None:
-        """-"""
         session, study = self._session, self._session.plan.study
-        assignment = Assignment(
-            study, session.journal, order, self._missing, self._settle, self._leave_out, session.time
-        )
         if study.raced is None:
-            rounds = Rounds(assignment)
+            rounds = Rounds(session, self._cells, order)
             for place, batch in enumerate(study.batch_sizes):
                 with session.time.part(1 / (len(study.batch_sizes) - place)):
                     rounds.measure(self._runners, batch)
             return
         lanes = self._workload.lanes
         before = rounds_before(session.places.root, lanes) if session.number > 1 else Before()
-        RacedRounds(assignment, objective=study.raced, lanes=lanes, before=before).race(self._runners)
+        race = RacedRounds(session, self._cells, order, objective=study.raced, lanes=lanes, before=before)
+        race.race(self._runners)
 
     def end(self) -> None:
         """End all processes and delete materials. Ending again does nothing."""
@@ -144,61 +133,22 @@ class WorkloadRun:
         """Write the verdicts of engines compiled for another device, which are not measured here."""
         device = self._session.plan.study.build_for
         for engines in self._lanes:
-            for batch in self._missing.get(engines.lane.id, []):
+            for batch in self._cells.of(engines.lane):
                 if batch in engines.made:
-                    reason = f"compiled for {device}, and neither verified nor measured"
-                    self._verdict(engines.lane, batch, Judgement(Verdict.BUILT, reason), {}, engines.made[batch].id)
+                    judgement = Judgement(Verdict.BUILT, f"compiled for {device}, and neither verified nor measured")
+                    self._cells.close(engines.lane, batch, judgement, engine=engines.made[batch].id)
 
     def _admit(self, engines: LaneEngines) -> bool:
         """Write the verdicts of cells that cannot work before anything is built."""
         lane, fixed, reason = engines.lane, self._workload.fixed_batch, engines.unsupported()
-        batches = self._missing.get(lane.id, [])
+        batches = self._cells.of(lane)
         if self._workload.refused:
-            self._fail(lane, batches, ChildFailure(Verdict.FAILED, self._workload.refused))
-            self._missing.pop(lane.id, None)
+            self._cells.refuse(lane, batches, Verdict.FAILED, self._workload.refused)
             return False
         if reason is not None:
-            self._fail(lane, batches, ChildFailure(Verdict.UNSUPPORTED, reason))
-            self._missing.pop(lane.id, None)
+            self._cells.refuse(lane, batches, Verdict.UNSUPPORTED, reason)
             return False
         if fixed is not None:
-            other = [batch for batch in batches if batch != fixed]
             why = self._workload.batch_question or f"the model accepts batch size {fixed} only"
-            self._fail(lane, other, ChildFailure(Verdict.UNSUPPORTED, why))
-            self._missing[lane.id] = [batch for batch in batches if batch == fixed]
+            self._cells.refuse(lane, [batch for batch in batches if batch != fixed], Verdict.UNSUPPORTED, why)
         return True
-
-    def _fail_missing(self, lane: Lane, batches: Iterable[int], failure: ChildFailure) -> None:
-        self._fail(lane, [batch for batch in batches if batch in self._missing.get(lane.id, [])], failure)
-
-    def _fail(self, lane: Lane, batches: Sequence[int], failure: ChildFailure) -> None:
-        for batch in batches:
-            if isinstance(failure, OutOfTime):
-                self._leave_out(lane, batch, failure.reason)
-            else:
-                self._verdict(lane, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
-
-    def _leave_out(self, lane: Lane, batch: int, reason: str, *, final: bool = False) -> None:
-        """Record a cell as not measured: no time, or finally nothing to gain."""
-        self._settled.add((lane.id, batch))
-        self._session.leave_out(lane, batch, reason, final=final)
-
-    def _settle(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
-        self._verdict(runner.lane, batch, judgement, warm_up)
-
-    def _verdict(
-        self, lane: Lane, batch: int, judgement: Judgement, warm_up: dict[str, Any], engine: str | None = None
-    ) -> None:
-        self._settled.add((lane.id, batch))
-        self._session.journal.append(
-            "cell_finished",
-            cell=lane.cell(batch),
-            lane=lane.id,
-            batch=batch,
-            verdict=judgement.verdict.value,
-            reason=judgement.reason,
-            noise=judgement.noise,
-            stderr_tail=judgement.tail,
-            warm_up=warm_up,
-            **({} if engine is None else {"engine": engine}),
-        )
