@@ -1,4 +1,4 @@
-"""A study from beginning to end: plan, measure, record."""
+"""run_study: plan, measure and record a study."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ Resume = Literal["auto", "always", "never"]
 
 CHECK_SECONDS = 600.0
 LARGE_BYTES = 2 << 30
-"""From this size on it is said what a study needs."""
+"""Size from which the space needs of a study are announced."""
 RECORDING_LANE_SECONDS, RECORDING_SECONDS = 0.7, 3.0
-"""To write a lane, and the study, to a tracking server when everything is measured: left of the time that a study may take."""
+"""Seconds for recording a lane, and the study, at the end: reserved from the study's time."""
 
 _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Follows a study while it runs."""
+    """Receives the events of a running study."""
 
     def on_event(self, event: Event) -> None:
-        """Called with every event, after it is on disk. Must return quickly: nothing is measured meanwhile."""
+        """Called with every event after it is on disk. Must return quickly: the measurement waits for it."""
 
 
 def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
-    """What `run_study` would do on this machine. Asks a child process for models whose names are not known to exist.
+    """Plan a study on this machine. A child process checks models that are not in a catalogue.
 
     Parameters
     ----------
     home : Path | None
-        Directory whose studies say how long things take here; see `home_directory.location`.
+        Directory of studies, for the expected durations; see `home_directory.location`.
 
     Raises
     ------
     UsageError
-        The study cannot run here; says why.
+        The study cannot run here; gives the reason.
     """
     plan = make(study, devices.create(study.device), known_times(home))
     workloads = [create(workload.ref, study.init) for workload in plan.workloads if workload.known is None]
@@ -87,12 +87,12 @@ def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
 
 
 def known_times(home: Path | None = None) -> Experience:
-    """What earlier studies on this machine took.
+    """Durations of earlier studies on this machine.
 
     Parameters
     ----------
     home : Path | None
-        Directory for studies; see `home_directory.location`.
+        Directory of studies; see `home_directory.location`.
     """
     place = home_directory.location(home)
     known = learn(place)
@@ -102,12 +102,12 @@ def known_times(home: Path | None = None) -> Experience:
 
 
 def ask_child(command: str, **fields: Any) -> Any:
-    """Run one command in a short-lived child process, where torch may be imported.
+    """Run one command in a short-lived child process, which may import torch.
 
     Raises
     ------
     WorkloadError
-        The command failed; the message is the child's.
+        The command failed; has the child's message.
     """
     env = environment.of_threads(None, patient=True, logins=True)
     with closing(Warden()) as warden, closing(Child(worker.__name__, env, warden=warden, forked=True)) as child:
@@ -136,29 +136,29 @@ def run_study(
     ----------
     resume : Resume
         ``auto`` continues the newest study of the same content on this machine if it was interrupted, else starts anew.
-        ``always`` continues the newest one even if it came to its end, and measures noisy, crashed, timed-out and
-        out-of-memory cells again. ``never`` starts anew.
+        ``always`` continues the newest one even if it finished, and repeats noisy, crashed, timed-out and out-of-memory
+        cells. ``never`` starts anew.
     home : Path | None
-        Directory for studies; see `home_directory.directory`.
+        Directory of studies; see `home_directory.directory`.
     tracking_uri, experiment : str | None
-        Where to record; by default as MLflow itself decides.
+        Destination of the recording; None is MLflow's default.
     offline : bool
         Measure only; `sync_study` records later.
     observer : Observer | None
-        Told of every event.
+        Receives every event.
     when_busy : WhenBusy
-        What to do while somebody else measures on this machine: ``wait`` for the end, or ``refuse``.
+        ``wait`` for another study on this machine, or ``refuse``.
     standstill : Callable[[], AbstractContextManager[None]]
-        Entered around each slice: the place to stop what would disturb it and may stand still for some seconds.
+        Entered around each slice: suspends processes that would disturb it and may pause for some seconds.
 
     Raises
     ------
     UsageError
         The request was wrong; nothing was written.
     DeviceBusyError
-        Somebody else measures, and ``when_busy`` is ``refuse``; nothing was written.
+        Another study is measuring, and ``when_busy`` is ``refuse``; nothing was written.
     interruption.Interrupted
-        The process was asked to end; the study can be resumed, and its run says KILLED.
+        The process was asked to end; the study can be resumed, and its run is KILLED.
     """
     budget = TimeBudget(study.within)
     plan = _planned(study, home, observer)
@@ -177,7 +177,7 @@ def run_study(
         asked = time.monotonic()
         lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
         budget.waited(time.monotonic() - asked)
-        # Whoever held the machine may have run this very study.
+        # The previous holder of the machine may have run this very study.
         if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
             return ended
         continued = _resumable(study, resume, root, key)
@@ -224,8 +224,8 @@ def run_study(
         try:
             try:
                 supervisor.run()
-                # Before somebody else, who waits for the machine, looks whether this study goes on. Whoever interrupts now
-                # interrupts a study that is whole.
+                # Written before the lock is released: a waiting process then sees that the study is finished. An
+                # interruption from here on finds it complete.
                 with interruption.whole():
                     writer.append("study_finished", status="FINISHED", offline=offline)
                     finished = True
@@ -242,7 +242,7 @@ def run_study(
 def _finish_recording(
     root: Path, key: str, recorder: RecorderProcess | None, resume: Resume, observer: Observer | None
 ) -> Outcome | None:
-    """Record the newest study with this key if it was measured to its end and that is all that it lacks; else None."""
+    """Record the newest study with this key if only its recording is missing; else None."""
     if recorder is None or resume != "auto":
         return None
     directory = study_directories.newest(root, key)
@@ -264,19 +264,17 @@ def _note_interruption(writer: Journal, error: BaseException) -> None:
 
 
 def _record_what_is_known(recorder: RecorderProcess | None, signals: interruption.Interruption, status: str) -> None:
-    """Before an error or an interruption is passed on; whoever pressed Ctrl-C twice does not wait for it."""
+    """Record before an error is passed on, unless Ctrl-C was pressed twice."""
     if recorder is not None and not signals.hurried:
         signals.tidied()
         recorder.close(status)
 
 
 def _status_after(error: BaseException) -> str:
-    """What MLflow calls a study that this ended."""
     return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
 
 
 def _outcome(directory: Path, recorder: RecorderProcess | None, reader: Reader, state: Fold) -> Outcome:
-    """What became of a study that has come to its end, once it is recorded."""
     state.catch_up(reader)
     record = state.derived()
     if recorder is None:
@@ -286,15 +284,12 @@ def _outcome(directory: Path, recorder: RecorderProcess | None, reader: Reader, 
 
 
 def _pass_on(workload: WorkloadPlan, recorder: RecorderProcess | None) -> None:
-    """Have a workload recorded that has come to its end."""
     if recorder is not None:
         recorder.workload(str(workload.ref), [lane.id for lane in workload.lanes])
 
 
 def _planned(study: Study, home: Path | None, observer: Observer | None) -> StudyPlan:
-    """The plan, having said which workloads are refused and what large ones need: whoever gave a wrong file can still stop
-    and give another.
-    """
+    """Plan the study and report refused workloads and large sizes, while the user can still stop and correct them."""
     plan = plan_study(study, home)
     if observer is not None and plan.of_known_size.home_bytes > LARGE_BYTES:
         sizes = {"home_bytes": plan.home_bytes, "artifact_bytes": plan.engine_bytes, "memory_bytes": most_bytes(plan)}
@@ -309,7 +304,7 @@ def _planned(study: Study, home: Path | None, observer: Observer | None) -> Stud
 
 
 def _say_that_the_server_is_away(observer: Observer | None, reason: str) -> None:
-    """Before anything is measured: whoever gave a wrong address can still give another."""
+    """Report it before anything is measured, while the user can still correct the address."""
     if observer is None:
         _log.warning("measuring all the same, and keeping it here: %s", reason)
     else:
@@ -317,7 +312,6 @@ def _say_that_the_server_is_away(observer: Observer | None, reason: str) -> None
 
 
 def _say_who_records(observer: Observer | None, directory: Path) -> None:
-    """Before waiting for another process that has the journal."""
     reason = from_journal.busy(directory)
     if observer is None:
         _log.warning("waiting: %s", reason)
@@ -326,7 +320,7 @@ def _say_who_records(observer: Observer | None, directory: Path) -> None:
 
 
 def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:
-    """Before the study waits for the machine. The journal, which it then has not begun, says nothing of it."""
+    """Report it to the observer: the journal does not exist yet."""
     who = str(holder or "somebody who does not say who it is")
     if observer is None:
         _log.warning("waiting: this machine is measuring %s", who)
@@ -335,7 +329,7 @@ def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:
 
 
 def _say_that_it_ends(observer: Observer | None, after: bool) -> None:
-    """What the first signal does. The journal says so when the study has ended."""
+    """Report the first signal. The journal has the end of the study."""
     if observer is not None:
         observer.on_event({"event": "interrupted", "at": time.time(), "after": after})
 
@@ -343,14 +337,13 @@ def _say_that_it_ends(observer: Observer | None, after: bool) -> None:
 def _engine_cache(
     study: Study, root: Path, shared: ServerEngines | None, journal: Journal, record: StudyRecord
 ) -> EngineCache | None:
-    """Where the study looks for engines, and keeps its own."""
     if study.cache == "off":
         return None
     return EngineCache(journal, record, EngineStore(home_directory.engine_store(root)), shared)
 
 
 def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | None:
-    """The study directory to go on with, or None to start anew."""
+    """The study directory to continue, or None to start anew."""
     last = None if resume == "never" else study_directories.newest(root, key)
     if resume == "always" and last is None:
         raise StudyError(
@@ -363,15 +356,15 @@ def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | Non
 
 
 def _room_for(plan: StudyPlan, root: Path, key: str, tracking_uri: str | None) -> Path:
-    """A new directory for a study, on a disk that can hold what it is known to need.
+    """Create a directory for a study on a disk with enough space for its known needs.
 
     Raises
     ------
     DiskFullError
-        The disk cannot.
+        The disk has too little.
     """
     known = plan.of_known_size
-    # Without a server MLflow keeps artifacts, too, below the directory that the study is started in.
+    # Without a server MLflow keeps artifacts below the current directory.
     local = tracking_uri is not None and not connection.is_server(tracking_uri)
     beside = local and Path.cwd().stat().st_dev == root.stat().st_dev
     disk_space.require(known.home_bytes + (known.engine_bytes if beside else 0), root)
@@ -395,6 +388,5 @@ def _start(journal: Journal, directory: Path, plan: StudyPlan, machine: Mapping[
 
 
 def _compiler_versions(plan: StudyPlan) -> dict[str, str]:
-    """The version of each compiler of the plan, under the compiler's own name."""
     names = {lane.compiler for lane in plan.lanes}
     return {name: COMPILERS.get(name).availability().version or "" for name in sorted(names)}

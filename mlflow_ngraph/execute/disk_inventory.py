@@ -1,4 +1,4 @@
-"""What this machine keeps of studies and engines, and what of it may go."""
+"""Inventory of studies and engines on this disk, and what can be deleted."""
 
 from __future__ import annotations
 
@@ -18,42 +18,41 @@ from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import journal, study_directories
 
 What = Literal["studies", "logs", "scratch", "cache", "pulled"]
-"""Whole studies; what their processes printed; what is made again where a killed study goes on; engines that studies share;
-engines that were pulled from a server."""
+"""Whole studies; logs; files that a resumed study makes again; shared engines; pulled engines."""
 
 _SCRATCH = ("materials", "scratch")
-"""Of a study directory."""
+"""Subdirectories of a study."""
 _ABANDONED_S = 86400.0
-"""Age of a temporary directory from which on whoever made it is taken for dead."""
+"""Age from which a temporary directory counts as abandoned."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Something that takes room."""
+    """A set of files that can be deleted together."""
 
     what: What
     name: str
     paths: tuple[Path, ...]
     used_at: float
-    """Unix seconds: when anybody last had to do with it."""
+    """Unix seconds of the last use."""
     study: Path | None = None
-    """The study that it belongs to: nobody may be at work there when it goes."""
+    """The study that it belongs to, which must be idle when it is deleted."""
     stays: str = ""
-    """Why it goes only if it is named; empty where nothing is lost by it."""
+    """Reason why it is deleted only by name; empty when nothing is lost."""
 
     @property
     def size_bytes(self) -> int:
-        """What its files have, also if others have them too."""
+        """Size of its files, including those with other hard links."""
         return sum(status[1] for status in _files(self.paths).values())
 
     @property
     def age_s(self) -> float:
-        """Since it was last used."""
+        """Seconds since its last use."""
         return max(0.0, time.time() - self.used_at)
 
 
 def holdings(home: Path) -> list[Holding]:
-    """All that is kept below a directory, the longest unused first.
+    """All holdings below a directory, longest unused first.
 
     Parameters
     ----------
@@ -70,7 +69,7 @@ def holdings(home: Path) -> list[Holding]:
 
 
 def freed_bytes(chosen: Iterable[Holding]) -> int:
-    """What removing them gives back: files whose every name is among them."""
+    """Bytes freed by deleting holdings: files without links elsewhere."""
     names: Counter[tuple[int, int]] = Counter()
     known: dict[tuple[int, int], tuple[int, int]] = {}
     for holding in chosen:
@@ -81,14 +80,14 @@ def freed_bytes(chosen: Iterable[Holding]) -> int:
 
 
 def remove(holding: Holding) -> None:
-    """Take something away. What is cut short leaves a hidden folder behind, which the next call shows.
+    """Delete a holding. An interrupted deletion leaves a hidden directory, which the next inventory lists.
 
     Raises
     ------
     JournalError
-        Somebody is running its study, or recording it.
+        Its study is running or being recorded.
     OSError
-        It cannot be removed.
+        It cannot be deleted.
     """
     with ExitStack() as stack:
         if holding.study is not None:
@@ -146,7 +145,7 @@ def _changed(path: Path) -> float:
 
 
 def _files(paths: Iterable[Path]) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Every file once, whatever its names: how many of those lie there, its size, and how many names it has in all."""
+    """Each file once: its links among the paths, its size, and all its links."""
     files: dict[tuple[int, int], tuple[int, int, int]] = {}
     for root in paths:
         for path in root.rglob("*"):

@@ -1,7 +1,7 @@
-"""What the events of a journal may hold: types and ranges, so that nobody who reads one meets text where a number belongs.
+"""Schemas of journal events: types and ranges of every field that is read.
 
-Anybody can write lines whose checks fit. Only what is there is looked at: who needs a field that an event lacks says so, and
-what nobody reads here may be anything.
+Checksums do not stop forged lines. Missing fields are left to the readers, and fields that nobody reads are not
+checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Texts = dict[str, str]
 
 
 class _Any(TypedDict, total=False):
-    """What events have in common."""
+    """Fields shared by all events."""
 
     __pydantic_config__ = ConfigDict(strict=True, extra="ignore")  # type: ignore[misc]
     at: Seconds
@@ -152,7 +152,7 @@ class _Machine(TypedDict, total=False):
 
 
 class _Seen(_Any, total=False):
-    """What is seen of the machine and of the process around a slice."""
+    """Measurements around a slice."""
 
     session: Count
     round: Count
@@ -262,7 +262,7 @@ _OTHERS = TypeAdapter(_Any)
 
 
 def wrong(event: Mapping[str, Any]) -> str:
-    """What is in an event that no study writes, or empty."""
+    """Describe the first invalid field of an event; empty when it is valid."""
     try:
         _KNOWN.get(event["event"], _OTHERS).validate_python(event)
     except ValidationError as error:

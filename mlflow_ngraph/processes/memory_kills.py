@@ -1,4 +1,4 @@
-"""The processes that the kernel has killed for lack of memory, of which it says no more than how many there were."""
+"""Detect kills for lack of memory by the kernel's counter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ _COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_c
 
 
 def _count() -> int:
-    """How often the kernel has killed for lack of memory."""
     for path in _COUNTERS:
         with contextlib.suppress(OSError):
             for line in Path(path).read_text().splitlines():
@@ -23,7 +22,7 @@ _seen = _count()
 
 
 def one_more() -> bool:
-    """Whether there was another since we last looked."""
+    """Return True when the counter has grown since the last call."""
     global _seen
     before, _seen = _seen, _count()
     return _seen > before

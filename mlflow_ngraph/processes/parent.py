@@ -1,4 +1,4 @@
-"""The parent as a child process hears it and answers it: the other end of `processes.child`."""
+"""Parent: the child's end of the pipes of `processes.child`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Parent:
     Parameters
     ----------
     answers : IO[str]
-        Several threads may write to it.
+        Pipe for answers; several threads may write to it.
     """
 
     def __init__(self, commands: IO[str], answers: IO[str]) -> None:
@@ -33,12 +33,11 @@ class Parent:
 
     @classmethod
     def connect(cls) -> Parent:
-        """Take the pipes that this process was started with, and say that it has started. To be called once, at the beginning.
+        """Take the pipes of this process and report the start. To be called once, at the beginning.
 
-        Standard output then goes where standard error goes, to the log, and standard input is at its end: models and runtimes print
-        and ask what they like.
+        Standard output is then the log, and standard input is at its end: models and runtimes may print and read.
         """
-        # One that is deep in a compiler does not notice that input ends; the warden may have been killed with the parent.
+        # A compiler does not notice the end of input, and the warden may have been killed with the parent.
         parent_death.send_to_self(signal.SIGKILL)
         parent = cls(*standard_streams.take())
         parent.reply(None)
@@ -49,18 +48,17 @@ class Parent:
             yield json.loads(line)
 
     def serve(self, answering: Mapping[str, Callable[[Command], Any]]) -> None:
-        """Answer commands until there are no more. Whatever one raises becomes its answer: the parent decides what it means.
+        """Answer commands until the input ends. An exception becomes the answer: the parent decides about it.
 
         Parameters
         ----------
         answering : Mapping[str, Callable[[Command], Any]]
-            What computes the result, by the command's name.
+            Handlers by command.
         """
         for command in self:
             self.answer(command, answering)
 
     def answer(self, command: Command, answering: Mapping[str, Callable[[Command], Any]]) -> None:
-        """Answer a command as `serve` does."""
         try:
             self.reply(answering[command["command"]](command))
         except BaseException as error:  # noqa: BLE001 - runtimes raise anything, and models end the process that runs them
@@ -68,15 +66,15 @@ class Parent:
             self._say(error=described(error))
 
     def reply(self, result: Any) -> None:
-        """Answer the oldest command that has no answer."""
+        """Answer the oldest open command."""
         self._say(result=result)
 
     def stage(self, name: str) -> None:
-        """Tell what is being done of the oldest command that has no answer."""
+        """Report the current stage of the oldest open command."""
         self._say(stage=name)
 
     def note(self, **fields: Any) -> None:
-        """Tell something that belongs to no command."""
+        """Send a message that belongs to no command."""
         self._say(note=fields)
 
     def _say(self, **message: Any) -> None:
@@ -86,7 +84,7 @@ class Parent:
 
 
 def described(error: BaseException) -> dict[str, Any]:
-    """The verdict and the one-line reason of an exception, or that a disk is full, which is no fault of the cell."""
+    """Verdict and reason of an exception, or that a disk is full, which is not the cell's fault."""
     reason = " ".join(str(error).split()) or type(error).__name__
     if disk_space.is_lacking(error):
         return {"disk_full": True}

@@ -1,7 +1,6 @@
-"""The pipes that a child process is asked and answers through, out of reach of whatever else runs in it.
+"""Take over the pipes of a child process, out of reach of other code in it.
 
-Models, factories and runtimes print what they like, and some ask questions: what they read would be our commands, and what
-they wait for never comes.
+Models, factories and runtimes print, and some read: they would take our commands, or wait for input forever.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ _FAR = 240
 def take() -> tuple[IO[str], IO[str]]:
     """Take the pipes from standard input and output. To be called once, before anything is read.
 
-    From then on standard input is at its end, and what is printed goes to standard error. Processes that this one forks
-    have neither pipe: whoever waits for the end of this process at the other one would wait for theirs.
+    Standard input is then at its end, and standard output goes to standard error. Forked processes have neither pipe,
+    so that the parent sees the end of this process and not of theirs.
 
     Returns
     -------
     tuple[IO[str], IO[str]]
-        Where the lines of the parent come from, and where answers go.
+        Commands of the parent, and the pipe for answers.
     """
     pipes = [_moved(0), _moved(1)]
     _put(os.open(os.devnull, os.O_RDONLY), 0)
@@ -35,13 +34,13 @@ def take() -> tuple[IO[str], IO[str]]:
 
 
 def _moved(number: int) -> int:
-    """A copy of a file descriptor, far from the numbers that other code may take for its own."""
+    """Copy a file descriptor, far from the numbers that other code may use."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, max(3, min(_FAR, soft - 4)))
 
 
 def _let_go(pipes: list[int]) -> None:
-    """Put nothing in the place of the pipes: what has them open may still write, and close them."""
+    """Redirect the pipes to nothing: code that has them open may still write and close them."""
     for pipe in pipes:
         _put(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), pipe)
 
@@ -52,6 +51,6 @@ def _put(found: int, place: int) -> None:
 
 
 def _unanswered(prompt: object = "", /) -> NoReturn:
-    """Stands for `input`, whose own error does not say what was asked."""
+    """Replaces `input`, whose own error omits the prompt."""
     asked = " ".join(str(prompt).split())
     raise EOFError(f"it asks {asked!r}, and nobody is there to answer: input() has nothing to read")

@@ -1,4 +1,4 @@
-"""Recording a study after it was measured, from its journal."""
+"""sync_study: record a study from its journal after it was measured."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ def sync_study(
 ) -> Outcome:
     """Record a study that was measured without a tracking server, or whose recording broke off.
 
-    A server that answered at first and then is away for a while is waited for; nothing is recorded twice.
+    A server that goes away is waited for. Nothing is recorded twice.
 
     Parameters
     ----------
     on_wait : Callable[[], None] | None
-        Called before waiting for another process that runs or records the same study; by default that is logged.
+        Called before waiting for another process that runs or records the study; by default logs it.
     on_pause : Callable[[str, float], None] | None
-        Called before waiting for a server that went away, with what went wrong and for how many seconds; by
-        default that is logged.
+        Called before waiting for the server, with the error and the seconds; by default logs them.
 
     Raises
     ------
     JournalError
-        There is no study in ``directory``, or its journal is damaged or cannot be written.
+        There is no study in ``directory``, or its journal is damaged or not writable.
     TrackingError
-        The server refuses, or as `UnreachableError` cannot be reached, or went away and did not come back in half a minute.
+        The server refuses; as `UnreachableError`, it cannot be reached or was away for half a minute.
     """
     journal.first(directory)  # complains where there is no study, before anything is made there
     recorder = Recorder(tracking_uri, experiment, patient=True)
@@ -64,15 +63,13 @@ def sync_study(
 
 
 def busy(directory: Path) -> str:
-    """Why the journal of a study is waited for."""
+    """Reason for waiting for the journal of a study."""
     return f"another process is running or recording {directory.name}"
 
 
 def _say_who_records(directory: Path) -> None:
-    """Before waiting for another process that has the journal."""
     _log.warning("waiting: %s", busy(directory))
 
 
 def _say_why_it_pauses(problem: str, seconds: float) -> None:
-    """Before waiting for a server that went away."""
     _log.warning("waiting: %s; trying again in %.0f s", problem, seconds)

@@ -1,7 +1,7 @@
-"""The process that records a study while another one measures it: the other end of `recording.recorder_process`.
+"""Clerk: the process that records a study during its measurement, at the other end of `recording.recorder_process`.
 
-It does one command after the other. The journal it reads by itself, and never writes: whoever measures notes there what a server
-has. As soon as a server fails, it is tried again less and less often.
+It runs commands in order and reads the journal itself. Only the measuring process writes there what the server has. A
+failing server is tried less and less often.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
 
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
-"""From one try to the next, while the server fails: twice as long each time."""
+"""Interval between attempts at a failing server; doubled each time."""
 
 
 class Clerk:
-    """Does what the parent asks for, and has it take down the notes of a recording.
+    """Runs the parent's commands and passes it the events of a recording.
 
     Parameters
     ----------
     parent : Parent
-        Is answered.
+        Receives answers and events.
     gate : Gate
-        Every request to the server goes through it.
+        Guards every request to the server.
     """
 
     def __init__(self, parent: Parent, gate: Gate) -> None:
@@ -52,26 +52,26 @@ class Clerk:
 
     @property
     def patience_s(self) -> float | None:
-        """For how long to wait for something to do before `retry`; None where there is nothing to be tried again."""
+        """Seconds to wait for a command before `retry`; None when nothing has failed."""
         return self._retry_s if self._recording is not None and self._recording.problem else None
 
     def do(self, command: Command) -> None:
-        """Do what a command asks for, and say that it is done. An error that nobody expects ends the process."""
+        """Run a command and report its end. Unexpected errors end the process."""
         self._parent.reply(self._does[command["command"]](command))
 
     def retry(self) -> None:
-        """Try again what has failed."""
+        """Repeat the failed step."""
         recording = self._followed()
         recording.retry()
         self._retry_s = min(2 * self._retry_s, LAST_RETRY_S) if recording.problem else FIRST_RETRY_S
         self._say_if_it_waits()
 
     def append(self, event: str, **fields: Any) -> None:
-        """Have an event put into the journal."""
+        """Have the parent append an event to the journal."""
         self._parent.note(append=event, fields=fields)
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Have an observer told of an event."""
+        """Have the parent pass an event to the observer."""
         self._parent.note(tell=event, fields=fields)
 
     def _preflight(self, command: Command) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Clerk:
 
 
 def main() -> None:
-    """Work until there are no more commands."""
+    """Run commands until there are no more."""
     parent, gate = Parent.connect(), Gate()
     clerk = Clerk(parent, gate)
     asked: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def _listen(parent: Parent, gate: Gate, asked: queue.SimpleQueue[Command | None]) -> None:
-    """Take in what is to be done, and heed at once what cannot wait for its turn."""
+    """Queue commands; obey pause and resume at once."""
     for command in parent:
         if command["command"] == "pause":
             gate.close()

@@ -1,4 +1,4 @@
-"""Recording through cuts: a step that a server interrupts is taken again, and again later."""
+"""Repeat recording steps that a server interrupts, with growing pauses."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ T = TypeVar("T")
 
 _TIMES = 6
 _LONGEST_PAUSE_S = 15.0
-"""Pauses of 1, 2, 4, 8 and 15 seconds: half a minute is what a server takes to be restarted."""
+"""Pauses of 1, 2, 4, 8 and 15 seconds: a server restarts within half a minute."""
 
 
 def persistently(recorder: Recorder, step: Callable[[], T], on_pause: Callable[[str, float], None]) -> T:
-    """Take a step of a recorder, which changes nothing when it is taken twice, until a server lets it be finished.
+    """Repeat an idempotent step of a recorder until the server completes it.
 
     Parameters
     ----------
     recorder : Recorder
-        Asks whether the server is there again before each further attempt: that ends soon where a whole step would wait for
-        minutes.
+        Checks the server before each further attempt: a whole step would wait for minutes.
     on_pause : Callable[[str, float], None]
-        Told, before each pause, what went wrong and how many seconds it takes.
+        Called before each pause with the error and the seconds.
 
     Raises
     ------
     TrackingError
-        It refuses, or as `UnreachableError` was away each time.
+        It refuses; as `UnreachableError`, it was away each time.
     """
 
     def take() -> T:

@@ -1,4 +1,4 @@
-"""Requests to a tracking server that can be held back between one and the next."""
+"""Gate: holds back requests to a tracking server between one and the next."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Lets one request after the other through, until it is closed.
+    """Passes requests one at a time, until it is closed.
 
-    A process that is stopped in the middle of a transaction holds up everybody who uses the same database: it is to be
-    stopped between two.
+    A process suspended within a transaction blocks all users of the database: it is suspended between two requests.
     """
 
     def __init__(self) -> None:
@@ -24,19 +23,19 @@ class Gate:
         self._inside = 0
 
     def close(self) -> None:
-        """Let nobody in, and wait until nobody is inside."""
+        """Hold back requests, and wait for the one under way."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._inside)
 
     def open(self) -> None:
-        """Let requests through again."""
+        """Pass requests again."""
         with self._changed:
             self._closed = False
             self._changed.notify_all()
 
     def around(self, client: MlflowClient) -> MlflowClient:
-        """The same client, with each of its requests through the gate."""
+        """Wrap a client so that its requests pass the gate."""
         return cast("MlflowClient", _Gated(client, self))
 
     def __enter__(self) -> None:
