@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mlflow_ngraph.execute.answers import LoadAnswer, SliceAnswer, VerifyAnswer
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS, Loaded
 from mlflow_ngraph.execute.lane_process import LaneProcess
@@ -108,7 +109,7 @@ class LaneRunner:
         """
         engine = self.engines[batch]
         try:
-            result = self._process.ready("run").request(
+            result: LoadAnswer = self._process.ready("run").request(
                 "load",
                 self._plan.study.limits.load_seconds,
                 on_stage=self._say(batch),
@@ -131,7 +132,7 @@ class LaneRunner:
             continued=continued,
             **{name: value for name, value in result.items() if name != "problem"},
         )
-        verified = self._engines.verified.get(batch, {})
+        verified = self._engines.verified.get(batch, VerifyAnswer())
         problem = _located(verified) or result["problem"]
         self.loaded = Loaded(
             batch,
@@ -223,7 +224,7 @@ class LaneRunner:
             f"and two rounds of it more than the {most:g} s that a cell may take"
         )
 
-    def slice(self, round_: int, position: int, *, companion: bool) -> dict[str, Any]:
+    def slice(self, round_: int, position: int, *, companion: bool) -> SliceAnswer:
         """Time one slice, write it to the journal and return the answer of the process.
 
         Parameters
@@ -235,13 +236,13 @@ class LaneRunner:
         with interruption.whole(breakable=True):
             return self._slice(round_, position, companion=companion)
 
-    def _slice(self, round_: int, position: int, *, companion: bool) -> dict[str, Any]:
+    def _slice(self, round_: int, position: int, *, companion: bool) -> SliceAnswer:
         loaded, study = self._has_loaded(), self._plan.study
         seconds = max(_SHORTEST_S, min(loaded.slice_s(study), self._time.left_at_most()))
         child = self._process.ready("run")
         started, spent = time.perf_counter(), time.process_time()
         with self._standstill():
-            result: dict[str, Any] = child.request(
+            result: SliceAnswer = child.request(
                 "slice",
                 seconds + study.limits.load_seconds,
                 accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
@@ -311,7 +312,7 @@ def _fastest_s(slices: Sequence[Mapping[str, Any]]) -> float:
     return float(min(min(part["durations_ns"]) for part in slices)) / 1e9
 
 
-def _unchecked(verified: Mapping[str, Any]) -> str:
+def _unchecked(verified: VerifyAnswer) -> str:
     """Explain why parity is inconclusive although no output is wrong."""
     tried, unchecked = verified.get("inputs", 0), verified.get("unchecked", 0)
     if verified.get("unjudged") and not verified["judged"]:
@@ -321,7 +322,7 @@ def _unchecked(verified: Mapping[str, Any]) -> str:
     return f"{UNCHECKED} ({tried} inputs): {verified['unchecked_why']}"
 
 
-def _note(verified: Mapping[str, Any]) -> str:
+def _note(verified: VerifyAnswer) -> str:
     """Remarks about a verification for readers."""
     if not verified:
         return ""
@@ -349,7 +350,7 @@ def _note(verified: Mapping[str, Any]) -> str:
     return "; ".join(told)
 
 
-def _located(verified: Mapping[str, Any]) -> str:
+def _located(verified: VerifyAnswer) -> str:
     """Describe the wrong output with the file of its inputs; empty when nothing is wrong."""
     if not verified or not verified["problem"]:
         return ""

@@ -17,7 +17,7 @@ from mlflow_ngraph.engines import key
 from mlflow_ngraph.engines.files import digest_files, strange
 from mlflow_ngraph.engines.manifest import Compiled, Maker
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.execute.answers import Built
+from mlflow_ngraph.execute.answers import Built, VerifyAnswer
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.lane_process import LaneProcess
 from mlflow_ngraph.execute.process_pool import Steps
@@ -59,7 +59,7 @@ class LaneEngines:
         self.compiler: Compiler[Any] = create(lane.compiler, lane.flags)
         self.made: dict[int, EngineRecord] = {}
         """Engines by batch size."""
-        self.verified: dict[int, dict[str, Any]] = {}
+        self.verified: dict[int, VerifyAnswer] = {}
         """Results of verification by batch size."""
         self.impure = ""
         """Reason why the model is no function of its inputs, so that no engine can be verified; empty when it is one.
@@ -266,7 +266,7 @@ class LaneEngines:
         )
         self.verified[batch] = result
 
-    def _try(self, batch: int) -> Generator[Child, None, dict[str, Any]]:
+    def _try(self, batch: int) -> Generator[Child, None, VerifyAnswer]:
         """Run the trials; one that far exceeds its expected time is cut off."""
         limits, places = self._session.plan.study.limits, self._session.places
         keep = places.disagreement(self.lane.id, batch)
@@ -288,7 +288,7 @@ class LaneEngines:
         )
         yield child
         try:
-            result: dict[str, Any] = child.finish()
+            result: VerifyAnswer = child.finish()
         except ChildFailure as failure:
             if failure.verdict is Verdict.TIMEOUT and begun:
                 raise _TrialTooLong(longest_s) from None

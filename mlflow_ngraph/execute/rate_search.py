@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from mlflow_ngraph.execute.answers import ArrivalsAnswer
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure import open_loop_figures
@@ -42,7 +43,7 @@ class Station:
         study, lane = self.study, self.lane
         asked: dict[str, Any] = {"rate": rate, "window_s": window_s, "process": self.settings.process}
         self.journal.tell("stage", lane=lane.id, stage=f"requests at {rounded(rate)}/s:", batch=self.batch)
-        result = self.child.request(
+        result: ArrivalsAnswer = self.child.request(
             "arrive",
             PATIENCE * window_s + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"]),

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.compilers.spec import BatchSize
 from mlflow_ngraph.engines.manifest import Bytes, Compiled, Maker
+from mlflow_ngraph.execute.answers import Name
 from mlflow_ngraph.execute.journal import cell_id
 from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.study import recorded_baseline
 from mlflow_ngraph.verdicts import Verdict
-
-Name = Annotated[str, Field(min_length=1, max_length=20_000)]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError, UnsupportedError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlflow_ngraph.compilers.base import Engine
+    from mlflow_ngraph.execute.answers import VerifyAnswer
     from mlflow_ngraph.workloads.output_scales import Band
 
 Arrays = Sequence["NDArray[Any]"]
@@ -69,9 +70,9 @@ class Verification:
     kept: str = ""
     """File with the inputs of the disagreement, relative to its directory."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_answer(self) -> VerifyAnswer:
         """Fields for JSON."""
-        return asdict(self)
+        return cast("VerifyAnswer", asdict(self))
 
     def note_judged(self, judged: set[int], outputs: int) -> None:
         """Count the outputs that some input has judged."""

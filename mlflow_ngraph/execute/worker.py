@@ -10,14 +10,25 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.execute.answers import Built
 from mlflow_ngraph.processes.parent import Command, Parent, described
+
+if TYPE_CHECKING:
+    # Imports what a runtime may have to come before.
+    from mlflow_ngraph.execute.answers import (
+        ArrivalsAnswer,
+        Built,
+        LoadAnswer,
+        MachineFields,
+        ParityFields,
+        SliceAnswer,
+        VerifyAnswer,
+    )
 
 
 def main() -> None:
@@ -162,7 +173,7 @@ class Worker:
         finally:
             engine.close()
 
-    def _verify(self, command: Command) -> dict[str, Any]:
+    def _verify(self, command: Command) -> VerifyAnswer:
         """Compare an engine with the baseline on inputs other than the timed ones."""
         from mlflow_ngraph.execute.verifying import verify
         from mlflow_ngraph.workloads.materials import Source
@@ -178,9 +189,11 @@ class Worker:
             verification = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
         finally:
             engine.close()
-        return {"load_s": load_s, **verification.as_dict()}
+        answer: VerifyAnswer = {"load_s": load_s}
+        answer.update(verification.as_answer())
+        return answer
 
-    def _load(self, command: Command) -> dict[str, Any]:
+    def _load(self, command: Command) -> LoadAnswer:
         from mlflow_ngraph import parity, process_memory
         from mlflow_ngraph.devices.sensors import Sensors
         from mlflow_ngraph.execute.verifying import of_example
@@ -224,7 +237,7 @@ class Worker:
             "precision": engine.precision,
             "flags": dict(engine.flags),
             "requests": invocation.requests,
-            "parity": asdict(comparison),
+            "parity": cast("ParityFields", asdict(comparison)),
             "problem": next(filter(None, problems), None),
         }
 
@@ -237,7 +250,7 @@ class Worker:
         running.call_s = result.fastest_s
         return asdict(result)
 
-    def _slice(self, command: Command) -> dict[str, Any]:
+    def _slice(self, command: Command) -> SliceAnswer:
         from mlflow_ngraph import process_memory
         from mlflow_ngraph.measure import loop, plausibility
 
@@ -260,11 +273,19 @@ class Worker:
             machine = self._sensors.since(before)
         resident = process_memory.resident_bytes()
         # The kernel updates its high-water mark only now and then.
-        memory = {"peak_bytes": max(process_memory.peak_bytes(), resident or 0), "resident_bytes": resident}
-        answer = {**asdict(taken), "settle_s": settle_s, **memory, "machine": asdict(machine)}
-        return plausibility.checked_slice(answer, psutil.cpu_count() or 1)
+        answer: SliceAnswer = {
+            "durations_ns": taken.durations_ns,
+            "started_ns": taken.started_ns,
+            "wall_s": taken.wall_s,
+            "page_faults": taken.page_faults,
+            "settle_s": settle_s,
+            "peak_bytes": max(process_memory.peak_bytes(), resident or 0),
+            "resident_bytes": resident,
+            "machine": cast("MachineFields", asdict(machine)),
+        }
+        return cast("SliceAnswer", plausibility.checked_slice(answer, psutil.cpu_count() or 1))
 
-    def _arrive(self, command: Command) -> dict[str, Any]:
+    def _arrive(self, command: Command) -> ArrivalsAnswer:
         """Serve requests of an open loop at one rate."""
         from mlflow_ngraph.measure import loop, open_loop, plausibility
 
@@ -277,7 +298,7 @@ class Worker:
         served = open_loop.serve([request.call for request in requests], due, command["limit_s"])
         machine = asdict(self._sensors.since(before))
         answer = {**asdict(served), "servers": len(requests), "machine": machine}
-        return plausibility.checked_arrivals(answer, psutil.cpu_count() or 1)
+        return cast("ArrivalsAnswer", plausibility.checked_arrivals(answer, psutil.cpu_count() or 1))
 
     def _unload(self, command: Command) -> None:
         running, self._running = self._running, None
