@@ -26,7 +26,7 @@ from mlflow_ngraph.execute.process_pool import most_bytes
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.replay import Fold
 from mlflow_ngraph.execute.supervisor import Supervisor
-from mlflow_ngraph.execute.timing_history import Experience, learn
+from mlflow_ngraph.execute.timing_history import TimingHistory, learn
 from mlflow_ngraph.processes import disk_space, environment, fork_server, interruption
 from mlflow_ngraph.processes.child import Child, ChildFailure
 from mlflow_ngraph.processes.time_budget import TimeBudget
@@ -70,7 +70,7 @@ def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
     UsageError
         The study cannot run here; gives the reason.
     """
-    plan = make(study, devices.create(study.device), known_times(home))
+    plan = make(study, devices.create(study.device), timing_history(home))
     workloads = [create(workload.ref, study.init) for workload in plan.workloads if workload.known is None]
     checked = {
         str(workload.ref): answer for workload in workloads if (answer := known_workloads.recall(workload)) is not None
@@ -86,7 +86,7 @@ def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
     return plan.with_checked(checked)
 
 
-def known_times(home: Path | None = None) -> Experience:
+def timing_history(home: Path | None = None) -> TimingHistory:
     """Durations of earlier studies on this machine.
 
     Parameters
@@ -187,7 +187,7 @@ def run_study(
             _start(writer, directory, plan, machine)
         reader, state = Reader(directory), Fold()
         state.catch_up(reader)
-        before = state.record.so_far()
+        before = state.record.snapshot()
         session = before.sessions + 1
         done = sum(len(lane.cells) for lane in before.lanes.values())
         if recorder is not None:
@@ -202,14 +202,14 @@ def run_study(
             lanes=[asdict(lane) for lane in plan.lanes],
             cells=plan.cells,
             done=done,
-            variables=environment.told(),
+            variables=environment.recorded_variables(),
         )
         shared = (
             ServerEngines(connection.resolve_uri(tracking_uri)) if study.cache == "server" and not offline else None
         )
         supervisor = Supervisor(
             plan,
-            study_directories.Places(directory),
+            study_directories.StudyPaths(directory),
             writer,
             session=session,
             cache=_engine_cache(study, root, shared, writer, before),
@@ -226,7 +226,7 @@ def run_study(
                 supervisor.run()
                 # Written before the lock is released: a waiting process then sees that the study is finished. An
                 # interruption from here on finds it complete.
-                with interruption.whole():
+                with interruption.deferred():
                     writer.append("study_finished", status="FINISHED", offline=offline)
                     finished = True
             finally:

@@ -27,7 +27,7 @@ _ABANDONED_S = 86400.0
 
 
 @dataclass(frozen=True)
-class Holding:
+class StoredItem:
     """A set of files that can be deleted together."""
 
     what: What
@@ -51,8 +51,8 @@ class Holding:
         return max(0.0, time.time() - self.used_at)
 
 
-def holdings(home: Path) -> list[Holding]:
-    """All holdings below a directory, longest unused first.
+def stored_items(home: Path) -> list[StoredItem]:
+    """All items below a directory, longest unused first.
 
     Parameters
     ----------
@@ -61,26 +61,26 @@ def holdings(home: Path) -> list[Holding]:
     """
     found = [*_of_studies(home / "studies"), *_cached(home_directory.engine_store(home))]
     found += [
-        Holding("pulled", path.name, (path,), _changed(path))
+        StoredItem("pulled", path.name, (path,), _changed(path))
         for path in _children(home_directory.pulled(home))
         if path.is_dir()
     ]
-    return sorted(found, key=lambda holding: holding.used_at)
+    return sorted(found, key=lambda item: item.used_at)
 
 
-def freed_bytes(chosen: Iterable[Holding]) -> int:
-    """Bytes freed by deleting holdings: files without links elsewhere."""
+def freed_bytes(chosen: Iterable[StoredItem]) -> int:
+    """Bytes freed by deleting items: files without links elsewhere."""
     names: Counter[tuple[int, int]] = Counter()
     known: dict[tuple[int, int], tuple[int, int]] = {}
-    for holding in chosen:
-        for file, (count, size, links) in _files(holding.paths).items():
+    for item in chosen:
+        for file, (count, size, links) in _files(item.paths).items():
             names[file] += count
             known[file] = size, links
     return sum(size for file, (size, links) in known.items() if names[file] >= links)
 
 
-def remove(holding: Holding) -> None:
-    """Delete a holding. An interrupted deletion leaves a hidden directory, which the next inventory lists.
+def remove(item: StoredItem) -> None:
+    """Delete an item. An interrupted deletion leaves a hidden directory, which the next inventory lists.
 
     Raises
     ------
@@ -90,28 +90,28 @@ def remove(holding: Holding) -> None:
         It cannot be deleted.
     """
     with ExitStack() as stack:
-        if holding.study is not None:
-            stack.enter_context(journal.held(holding.study))
-        for path in holding.paths:
+        if item.study is not None:
+            stack.enter_context(journal.held(item.study))
+        for path in item.paths:
             if path.exists():
                 gone = path.with_name(f".gone-{uuid4().hex}")
                 path.rename(gone)
                 shutil.rmtree(gone)
 
 
-def _of_studies(studies: Path) -> Iterator[Holding]:
+def _of_studies(studies: Path) -> Iterator[StoredItem]:
     for path in _children(studies):
         if path.name.startswith("."):
             if path.name.startswith(".gone-") or time.time() - _changed(path) > _ABANDONED_S:
-                yield Holding("scratch", path.name, (path,), _changed(path))
+                yield StoredItem("scratch", path.name, (path,), _changed(path))
         elif (path / journal.FILE_NAME).is_file():
             used = _changed(path / journal.FILE_NAME)
-            yield Holding("studies", path.name, (path,), used, path, _why_it_stays(path))
+            yield StoredItem("studies", path.name, (path,), used, path, _why_it_stays(path))
             if (path / "logs").is_dir():
-                yield Holding("logs", path.name, (path / "logs",), used, path)
+                yield StoredItem("logs", path.name, (path / "logs",), used, path)
             scratch = tuple(path / name for name in _SCRATCH if (path / name).is_dir())
             if scratch:
-                yield Holding("scratch", path.name, scratch, used, path)
+                yield StoredItem("scratch", path.name, scratch, used, path)
 
 
 def _why_it_stays(study: Path) -> str:
@@ -123,12 +123,12 @@ def _why_it_stays(study: Path) -> str:
         return "its journal is damaged"
 
 
-def _cached(root: Path) -> Iterator[Holding]:
+def _cached(root: Path) -> Iterator[StoredItem]:
     store = EngineStore(root)
     for engine in store.entries():
         spec, key = engine.spec, engine.compiled.key
         name = f"{engine.origin.label} {spec.compiler} {spec.target.precision} {key[:12]}"
-        yield Holding("cache", name, (root / key,), store.used_at(key))
+        yield StoredItem("cache", name, (root / key,), store.used_at(key))
 
 
 def _children(directory: Path) -> list[Path]:

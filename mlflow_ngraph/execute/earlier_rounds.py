@@ -19,7 +19,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 
 @dataclass(frozen=True)
-class Before:
+class EarlierRounds:
     """Results of a workload from earlier sessions."""
 
     rounds: Mapping[Round, Mapping[str, Timed]] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Before:
     """Cells that failed or cannot keep a limit."""
 
 
-def rounds_before(directory: Path, lanes: Iterable[Lane]) -> Before:
+def read_earlier_rounds(directory: Path, lanes: Iterable[Lane]) -> EarlierRounds:
     """Read the rounds of some lanes from a study directory."""
     mine = {lane.cell(batch): batch for lane in lanes for batch in lane.batch_sizes}
     rounds: dict[Round, dict[str, Timed]] = defaultdict(dict)
@@ -48,7 +48,7 @@ def rounds_before(directory: Path, lanes: Iterable[Lane]) -> Before:
             elif event["event"] == "slice":
                 timed = slice_timed(event["durations_ns"], mine[cell], requests.get(cell, 1))
                 rounds[event["session"], event["round"]][cell] = timed
-    return Before(rounds, frozenset(barred))
+    return EarlierRounds(rounds, frozenset(barred))
 
 
 def slice_timed(durations_ns: ArrayLike, batch: int, requests: int) -> Timed:

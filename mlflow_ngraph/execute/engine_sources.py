@@ -1,4 +1,4 @@
-"""Provision: jobs that reuse, compile and verify the engines of one workload."""
+"""EngineJobs: jobs that reuse, compile and verify the engines of one workload."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.plan import PREPARE_SECONDS, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
-from mlflow_ngraph.execute.process_pool import Crew, Job, Steps, expected_bytes
+from mlflow_ngraph.execute.process_pool import Job, ProcessPool, Steps, expected_bytes
 from mlflow_ngraph.execute.record import Lane, StudyRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
@@ -23,7 +23,7 @@ _ANOTHER_MODEL = (
 )
 
 
-class Provision:
+class EngineJobs:
     """Adds jobs to a process pool that give every lane of a workload its verified engines.
 
     The workload is prepared once. Lanes then compile missing engines and verify all of them, in processes of their own:
@@ -46,7 +46,7 @@ class Provision:
         lanes: Sequence[LaneEngines],
         wanted: Mapping[str, set[int]],
         before: StudyRecord | None,
-        crew: Crew,
+        pool: ProcessPool,
         fail: Fail,
     ) -> None:
         self._session = session
@@ -54,7 +54,7 @@ class Provision:
         self._lanes = lanes
         self._wanted = wanted
         self._before = before
-        self._crew = crew
+        self._pool = pool
         self._fail = fail
         self._lacking: dict[str, dict[tuple[int, ...], str]] = {engines.lane.id: {} for engines in lanes}
         """Missing engines by lane: batch sizes and key."""
@@ -66,7 +66,7 @@ class Provision:
         """Add the first job, which adds the others."""
         # Every other job waits for this one.
         longest = sum(self._compile_s(engines, len(self._wanted[engines.lane.id])) for engines in self._lanes)
-        self._crew.add(Job(self._prepare, "processors", PREPARE_SECONDS + longest, expected_bytes(self._parameters)))
+        self._pool.add(Job(self._prepare, "processors", PREPARE_SECONDS + longest, expected_bytes(self._parameters)))
 
     def _prepare(self, job: Job) -> Steps:
         preparation = Preparation(self._session, self._workload)
@@ -80,7 +80,7 @@ class Provision:
             self._find(materials)
             yield from self._export(preparation, job)
         except ChildFailure as failure:
-            if self._crew.suspects_others(job, failure):
+            if self._pool.suspects_others(job, failure):
                 self._again(job, failure, workload=str(self._workload.ref))
             else:
                 self._refuse(_while_preparing(failure))
@@ -119,7 +119,7 @@ class Provision:
         try:
             preparation.finish()
         except ChildFailure as failure:
-            if self._crew.suspects_others(job, failure):
+            if self._pool.suspects_others(job, failure):
                 raise
             for engines in needing:
                 groups, self._lacking[engines.lane.id] = self._lacking[engines.lane.id], {}
@@ -129,14 +129,14 @@ class Provision:
     def _add_build(self, engines: LaneEngines) -> None:
         seconds = self._compile_s(engines, len(self._lacking[engines.lane.id]))
         memory = expected_bytes(self._parameters)
-        self._crew.add(Job(partial(self._build, engines), engines.compiler.occupies, seconds, memory))
+        self._pool.add(Job(partial(self._build, engines), engines.compiler.occupies, seconds, memory))
 
     def _build(self, engines: LaneEngines, job: Job) -> Steps:
         """Compile the engines of a lane; a failure costs only its own cells."""
         lacking, exported = self._lacking[engines.lane.id], set(engines.compiler.formats) - {"module"}
         try:
             for group, key in list(lacking.items()):
-                self._crew.recount(job)
+                self._pool.recount(job)
                 try:
                     self._ask_time()
                     yield from engines.build(
@@ -144,7 +144,7 @@ class Provision:
                     )
                 except ChildFailure as failure:
                     engines.close()
-                    if self._crew.suspects_others(job, failure):
+                    if self._pool.suspects_others(job, failure):
                         self._say_again(failure, lane=engines.lane.id, batch=group[0])
                         continue
                     self._fail(engines.lane, group, failure)
@@ -152,7 +152,7 @@ class Provision:
         finally:
             engines.close()
         if lacking:
-            self._crew.add(_alone(job))
+            self._pool.add(_alone(job))
         else:
             self._add_verification(engines)
 
@@ -161,31 +161,31 @@ class Provision:
             engines.share()  # nothing here can run what was built for another device
         elif engines.made and not engines.impure:
             seconds, memory = self._session.plan.study.limits.verify_seconds, expected_bytes(self._parameters)
-            self._crew.add(Job(partial(self._verify, engines), "processors", seconds, memory))
+            self._pool.add(Job(partial(self._verify, engines), "processors", seconds, memory))
 
     def _verify(self, engines: LaneEngines, job: Job) -> Steps:
         """Verify the engines of a lane; a failure costs only its own cells."""
         waiting = sorted(self._wanted[engines.lane.id] & engines.made.keys() - engines.verified.keys())
         try:
             for batch in list(waiting):
-                self._crew.recount(job)
+                self._pool.recount(job)
                 try:
                     self._ask_time()
                     yield from engines.verify(batch)
                 except ChildFailure as failure:
                     engines.close()
-                    if self._crew.suspects_others(job, failure):
+                    if self._pool.suspects_others(job, failure):
                         self._say_again(failure, lane=engines.lane.id, batch=batch)
                         continue
                     if not isinstance(failure, OutOfTime):
-                        engines.disown(batch, failure.reason)
+                        engines.evict(batch, failure.reason)
                     del engines.made[batch]
                     self._fail(engines.lane, [batch], failure)
                 waiting.remove(batch)
         finally:
             engines.close()
         if waiting:
-            self._crew.add(_alone(job))
+            self._pool.add(_alone(job))
         else:
             engines.share()
 
@@ -201,7 +201,7 @@ class Provision:
     def _again(self, job: Job, failure: ChildFailure, **what: object) -> None:
         """Repeat a job alone, as concurrent jobs may have made it fail."""
         self._say_again(failure, **what)
-        self._crew.add(_alone(job))
+        self._pool.add(_alone(job))
 
     def _say_again(self, failure: ChildFailure, **what: object) -> None:
         self._session.journal.append("repeated_alone", reason=failure.reason, **what)

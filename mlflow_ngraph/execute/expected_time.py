@@ -56,12 +56,12 @@ def engines(plan: StudyPlan, lane: Lane) -> Duration:
 
 def preparing(plan: StudyPlan, workload: WorkloadPlan) -> Duration:
     """Duration of building the model, running the baseline and exporting."""
-    return plan.experience.preparing(str(workload.ref), PREPARE_SECONDS).times(1 / _beside(plan))
+    return plan.history.preparing(str(workload.ref), PREPARE_SECONDS).times(1 / _beside(plan))
 
 
 def building(plan: StudyPlan, lane: Lane, batch_sizes: Sequence[int]) -> Duration:
     """Duration of providing a verified engine, compiled or from the cache."""
-    known = plan.experience
+    known = plan.history
     verifying = total(known.verifying(lane.cell(batch), lane.compiler, VERIFY_SECONDS) for batch in batch_sizes)
     if plan.study.cache != "off" and known.keeps(lane.workload, lane.compiler, lane.precision):
         making = Duration.of(TAKE_SECONDS, "similar")
@@ -96,7 +96,7 @@ def measuring_at_least(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batc
 
 def call_s(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> tuple[float, Source]:
     """Seconds of one inference, with their source."""
-    known = plan.experience.call_s(lane.id, batch)
+    known = plan.history.call_s(lane.id, batch)
     if known is not None:
         return known
     macs = TYPICAL_MACS
@@ -107,7 +107,7 @@ def call_s(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> t
 
 
 def _loading(plan: StudyPlan, lane: Lane, batch: int, call: float) -> Duration:
-    return plan.experience.loading(lane.cell(batch), lane.compiler, LOAD_SECONDS + call)
+    return plan.history.loading(lane.cell(batch), lane.compiler, LOAD_SECONDS + call)
 
 
 def _repetitions(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> int:

@@ -30,7 +30,7 @@ def add(record: StudyRecord, lanes: Iterable[LaneRecord]) -> None:
                     cell.unsteady += (name,)
 
 
-def told(study: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def declared_metrics(study: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Formula, unit and direction of the metrics that a study declares."""
     keys = ("expression", "unit", "better")
     return {name: {key: str(said[key]) for key in keys} for name, said in (study.get("metrics") or {}).items()}

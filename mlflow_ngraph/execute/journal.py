@@ -109,7 +109,7 @@ class Journal:
         # A clock that is set back must not end a study before its beginning.
         line = {"event": event, "at": max(time.time(), self._latest), **fields}
         # A line that is written but not counted would make the next one look forged.
-        with interruption.whole():
+        with interruption.deferred():
             self._write(line)
         self._on_event(line)
         return line

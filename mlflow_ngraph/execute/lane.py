@@ -13,7 +13,7 @@ from mlflow_ngraph.execute.answers import LoadAnswer, SliceAnswer, VerifyAnswer
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS, Loaded
 from mlflow_ngraph.execute.lane_process import LaneProcess
-from mlflow_ngraph.execute.rate_search import Station, offer_rates
+from mlflow_ngraph.execute.rate_search import ServedCell, offer_rates
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure.stability import SliceFacts
@@ -95,9 +95,9 @@ class LaneRunner:
         """Wait until the started process has imported its runtime."""
         self._process.settle()
 
-    def disown(self, batch: int, reason: str) -> None:
+    def evict(self, batch: int, reason: str) -> None:
         """Remove a failed engine from the cache."""
-        self._engines.disown(batch, reason)
+        self._engines.evict(batch, reason)
 
     def load(self, batch: int, *, continued: bool = False) -> Loaded:
         """Load the engine in the measuring process and check its outputs.
@@ -233,12 +233,12 @@ class LaneRunner:
             The slice serves the comparison with other lanes and does not count for the cell.
         """
         # A signal within a slice would lose it, and leave the other lanes of the round unpaired.
-        with interruption.whole(breakable=True):
+        with interruption.deferred(breakable=True):
             return self._slice(round_, position, companion=companion)
 
     def _slice(self, round_: int, position: int, *, companion: bool) -> SliceAnswer:
         loaded, study = self._has_loaded(), self._plan.study
-        seconds = max(_SHORTEST_S, min(loaded.slice_s(study), self._time.left_at_most()))
+        seconds = max(_SHORTEST_S, min(loaded.slice_s(study), self._time.until_end()))
         child = self._process.ready("run")
         started, spent = time.perf_counter(), time.process_time()
         with self._standstill():
@@ -284,8 +284,8 @@ class LaneRunner:
         throughput = loaded.requests * 1e9 / float(mean_duration(loaded.durations).value)
         settle = {"settle_s": SETTLE_S, "settle_below_s": SETTLE_BELOW_S}
         child = self._process.ready("run")
-        station = Station(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self.session, settle)
-        return offer_rates(study.arrivals, throughput, loaded.requests, station.offer)
+        served = ServedCell(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self.session, settle)
+        return offer_rates(study.arrivals, throughput, loaded.requests, served.offer)
 
     def unload(self) -> None:
         self.loaded = None

@@ -115,19 +115,19 @@ class LaneEngines:
 
     def loadable(self, batch: int) -> dict[str, Any]:
         """Fields of a command that loads an engine and compares it with the baseline."""
-        places = self._session.places
+        paths = self._session.paths
         return {
             "compiler": self.lane.compiler,
             "flags": dict(self.lane.flags),
-            "directory": str(places.root / self.made[batch].directory),
-            "materials": str(places.materials(self.lane.workload)),
+            "directory": str(paths.root / self.made[batch].directory),
+            "materials": str(paths.materials(self.lane.workload)),
             "batch": batch,
             "target": self.target,
         }
 
     def reuse(self, engine: EngineRecord) -> bool:
         """Reuse an engine of an earlier session if its files are unchanged."""
-        directory = self._session.places.root / engine.directory
+        directory = self._session.paths.root / engine.directory
         if not directory.is_dir() or strange(directory) or digest_files(directory) != dict(engine.files):
             return False
         self.made.update(dict.fromkeys(engine.batch_sizes, engine))
@@ -161,7 +161,7 @@ class LaneEngines:
         child = self._process.start("build")
         yield child
         child.finish()
-        limits, places = self._session.plan.study.limits, self._session.places
+        limits, paths = self._session.plan.study.limits, self._session.paths
         child.begin(
             "build",
             limits.compile_seconds + (limits.search_seconds if self.compiler.searches else 0.0),
@@ -169,9 +169,9 @@ class LaneEngines:
             accounted=_seconds,
             compiler=self.lane.compiler,
             flags=dict(self.lane.flags),
-            materials=str(places.materials(self.lane.workload)),
+            materials=str(paths.materials(self.lane.workload)),
             directory=str(partial),
-            work=str(places.work(self.lane.id, final.name)),
+            work=str(paths.work(self.lane.id, final.name)),
             batch_sizes=list(batch_sizes),
             target=self.target,
         )
@@ -213,7 +213,7 @@ class LaneEngines:
     def _place(self, batch_sizes: Sequence[int]) -> Path:
         """Directory of the engine; the last part is its id."""
         engine_id = hashlib.sha256(f"{self.lane.id}{sorted(batch_sizes)}".encode()).hexdigest()[:12]
-        return self._session.places.engine(self.lane.id, engine_id)
+        return self._session.paths.engine(self.lane.id, engine_id)
 
     def _keep(
         self,
@@ -230,12 +230,12 @@ class LaneEngines:
         maker : Maker | None
             The study that compiled it, if another one did.
         """
-        places, directory = self._session.places, self._place(batch_sizes)
+        paths, directory = self._session.paths, self._place(batch_sizes)
         engine = EngineRecord(
             id=directory.name,
             lane=self.lane.id,
             batch_sizes=tuple(batch_sizes),
-            directory=directory.relative_to(places.root).as_posix(),
+            directory=directory.relative_to(paths.root).as_posix(),
             files=files,
             size_bytes=sum((directory / name).stat().st_size for name in files),
             flags=spec.flags,
@@ -246,7 +246,7 @@ class LaneEngines:
         )
         event = self._session.journal.append("engine_built", **engine.model_dump(mode="json", exclude={"at"}))
         self.made.update(dict.fromkeys(batch_sizes, engine.model_copy(update={"at": event["at"]})))
-        shutil.rmtree(places.work(self.lane.id, directory.name), ignore_errors=True)
+        shutil.rmtree(paths.work(self.lane.id, directory.name), ignore_errors=True)
 
     def verify(self, batch: int) -> Steps:
         """Compare an engine with the baseline on inputs other than the timed ones."""
@@ -268,8 +268,8 @@ class LaneEngines:
 
     def _try(self, batch: int) -> Generator[Child, None, VerifyAnswer]:
         """Run the trials; one that far exceeds its expected time is cut off."""
-        limits, places = self._session.plan.study.limits, self._session.places
-        keep = places.disagreement(self.lane.id, batch)
+        limits, paths = self._session.plan.study.limits, self._session.paths
+        keep = paths.disagreement(self.lane.id, batch)
         child = self._process.start("verify")
         yield child
         child.finish()
@@ -294,7 +294,7 @@ class LaneEngines:
                 raise _TrialTooLong(longest_s) from None
             raise
         if result["kept"]:
-            result["kept"] = keep.relative_to(places.root).as_posix()
+            result["kept"] = keep.relative_to(paths.root).as_posix()
         return result
 
     def share(self) -> None:
@@ -305,16 +305,16 @@ class LaneEngines:
             if self._session.plan.study.build_for:
                 # It is verified on its own device before use.
                 if engine.reused is None:
-                    self._cache.keep(self.lane, engine, self._session.places.root / engine.directory)
+                    self._cache.keep(self.lane, engine, self._session.paths.root / engine.directory)
                 continue
             results = [self.verified[batch] for batch in engine.batch_sizes if batch in self.verified]
             wrong = [result["problem"] for result in results if result["problem"]]
             if wrong:
                 self._cache.forget(self.lane, engine, wrong[0])
             elif engine.reused is None and results and not any(result["vacuous"] for result in results):
-                self._cache.keep(self.lane, engine, self._session.places.root / engine.directory)
+                self._cache.keep(self.lane, engine, self._session.paths.root / engine.directory)
 
-    def disown(self, batch: int, reason: str) -> None:
+    def evict(self, batch: int, reason: str) -> None:
         """Remove a failed engine from the cache."""
         if self._cache is not None and batch in self.made:
             self._cache.forget(self.lane, self.made[batch], reason)

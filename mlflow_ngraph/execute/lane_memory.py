@@ -63,15 +63,15 @@ class Loaded:
 
     def slice_repetitions(self, study: Study) -> int:
         """Repetitions of the next slice."""
-        left = self.left(study)
+        left = self.remaining(study)
         return min(study.slice_length, left) if left > 0 else study.slice_length
 
-    def left(self, study: Study) -> int:
+    def remaining(self, study: Study) -> int:
         """Remaining repetitions; negative after an overrun."""
         most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
         return most - self.repetitions
 
-    def left_s(self, study: Study) -> float:
+    def remaining_s(self, study: Study) -> float:
         """Remaining seconds of the cell; negative after an overrun."""
         # A fixed number of repetitions is always measured; with auto, loading must not take most of the time.
         waited_s = self.loading * self.loading_s if study.repetitions == "auto" else 0.0
@@ -85,8 +85,8 @@ class Loaded:
         accompanying : bool
             The slice is for the comparison with another lane.
         """
-        auto, left_s = study.repetitions == "auto", self.left_s(study)
-        if self.left(study) <= 0 or left_s <= 0:
+        auto, left_s = study.repetitions == "auto", self.remaining_s(study)
+        if self.remaining(study) <= 0 or left_s <= 0:
             return False
         if auto and len(self.durations) >= FEWEST_ROUNDS and self.call_s > left_s:
             return False

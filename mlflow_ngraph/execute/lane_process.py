@@ -89,9 +89,9 @@ class LaneProcess:
         kind = self._compiler
         measures = purpose == "run" or (purpose == "build" and kind.occupies == "machine")
         alone = measures and TIMED_START_ALONE
-        env = environment.of_threads(self._lane.threads, session.places.scratch(name), patient=not alone)
+        env = environment.of_threads(self._lane.threads, session.paths.scratch(name), patient=not alone)
         forked = session.forks and not alone and "torch" in kind.runtime_modules
-        log, left = session.places.log(name), session.time.left_at_most
+        log, left = session.paths.log(name), session.time.until_end
         child = Child(worker.__name__, env, log, warden=session.warden, forked=forked, left=left)
         modules = kind.runtime_modules
         if purpose == "build" and kind.compile_modules is not None:

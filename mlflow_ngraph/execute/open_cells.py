@@ -13,7 +13,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CellResult:
     """The verdict of a cell with its reason."""
 
     verdict: Verdict
@@ -57,7 +57,7 @@ class OpenCells:
         self,
         lane: Lane,
         batch: int,
-        judgement: Judgement,
+        result: CellResult,
         warm_up: Mapping[str, Any] | None = None,
         engine: str | None = None,
     ) -> None:
@@ -74,10 +74,10 @@ class OpenCells:
             cell=lane.cell(batch),
             lane=lane.id,
             batch=batch,
-            verdict=judgement.verdict.value,
-            reason=judgement.reason,
-            noise=judgement.noise,
-            stderr_tail=judgement.tail,
+            verdict=result.verdict.value,
+            reason=result.reason,
+            noise=result.noise,
+            stderr_tail=result.tail,
             warm_up=warm_up or {},
             **({} if engine is None else {"engine": engine}),
         )
@@ -93,7 +93,7 @@ class OpenCells:
             if isinstance(failure, OutOfTime):
                 self.leave_out(lane, batch, failure.reason)
             else:
-                self.close(lane, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail))
+                self.close(lane, batch, CellResult(failure.verdict, failure.reason, tail=failure.tail))
 
     def refuse(self, lane: Lane, batches: Iterable[int], verdict: Verdict, reason: str) -> None:
         """Record cells as failed before anything is built; the baseline need not accompany them."""

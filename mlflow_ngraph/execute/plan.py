@@ -13,7 +13,7 @@ from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, StudyError, WorkloadError
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.timing_history import Experience
+from mlflow_ngraph.execute.timing_history import TimingHistory
 from mlflow_ngraph.study import BASELINE, Study
 from mlflow_ngraph.workloads import naming
 from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef
@@ -68,7 +68,7 @@ class StudyPlan:
     workloads: tuple[WorkloadPlan, ...]
     notes: tuple[str, ...] = ()
     """Remarks for the user before the study starts."""
-    experience: Experience = field(default_factory=Experience, compare=False)
+    history: TimingHistory = field(default_factory=TimingHistory, compare=False)
     """Durations of earlier studies on this machine."""
 
     @property
@@ -100,7 +100,7 @@ class StudyPlan:
 
     def _has(self, lane: Lane) -> bool:
         """Return True when the cache has its engines, so that they take no further space."""
-        return self.study.cache != "off" and self.experience.keeps(lane.workload, lane.compiler, lane.precision)
+        return self.study.cache != "off" and self.history.keeps(lane.workload, lane.compiler, lane.precision)
 
     def _prepared_bytes(self, workload: WorkloadPlan) -> int:
         """Approximate bytes of the files that compilers start from, without parts that engines share."""
@@ -123,12 +123,12 @@ class StudyPlan:
         return replace(self, workloads=tuple(checked), notes=(*self.notes, *notes))
 
 
-def make(study: Study, profile: DeviceProfile, experience: Experience | None = None) -> StudyPlan:
+def make(study: Study, profile: DeviceProfile, history: TimingHistory | None = None) -> StudyPlan:
     """Expand a study into lanes.
 
     Parameters
     ----------
-    experience : Experience | None
+    history : TimingHistory | None
         Durations of earlier studies; None when no estimate is needed.
 
     Raises
@@ -173,7 +173,7 @@ def make(study: Study, profile: DeviceProfile, experience: Experience | None = N
         workloads.append(WorkloadPlan(workload.ref, workload.label, workload.family, lanes, workload.known))
     workloads = _named(workloads)
     notes = (*(() if study.build_for else profile.check()), *_purpose(study))
-    known = experience or Experience()
+    known = history or TimingHistory()
     return StudyPlan(study, profile.name, profile.accelerator, threads, tuple(workloads), notes, known)
 
 

@@ -27,11 +27,11 @@ class Preparation:
         self._session = session
         self._ref = str(workload.ref)
         self._workload = workload
-        self._directory = session.places.materials(self._ref)
+        self._directory = session.paths.materials(self._ref)
         self._seconds = 0.0
         name = f"prepare-{self._directory.name}-{session.number}"
-        env = environment.of_threads(session.plan.threads, session.places.scratch(name), patient=True, logins=True)
-        log, left = session.places.log(name), session.time.left_at_most
+        env = environment.of_threads(session.plan.threads, session.paths.scratch(name), patient=True, logins=True)
+        log, left = session.paths.log(name), session.time.until_end
         self.child = Child(worker.__name__, env, log, warden=session.warden, forked=session.forks, left=left)
 
     def begin(self, batch_sizes: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Crew: runs untimed jobs of child processes concurrently, as far as processors and memory allow.
+"""ProcessPool: runs untimed jobs of child processes concurrently, as far as processors and memory allow.
 
 Jobs prepare, compile and verify. All of them have ended before anything is timed.
 """
@@ -29,7 +29,7 @@ _OF_OTHERS = (Verdict.TIMEOUT, Verdict.OOM, Verdict.CRASHED)
 
 @dataclass(eq=False)
 class Job:
-    """Work for a `Crew`."""
+    """Work for a `ProcessPool`."""
 
     steps: Callable[[Job], Steps]
     """Ends the children that it starts, also when closed early."""
@@ -38,7 +38,7 @@ class Job:
     """The longest job begins first."""
     expected_bytes: int
     beside: int = 0
-    """Largest number of concurrent jobs since `Crew.recount`."""
+    """Largest number of concurrent jobs since `ProcessPool.recount`."""
 
 
 def expected_bytes(parameters: int | None) -> int:
@@ -51,7 +51,7 @@ def most_bytes(plan: StudyPlan) -> int:
     return max((expected_bytes(workload.parameters) for workload in plan.workloads), default=0)
 
 
-class Crew:
+class ProcessPool:
     """Runs jobs.
 
     A job for one processor counts as one, a job for all of them as half of them: the rest of its time it imports, reads

@@ -1,4 +1,4 @@
-"""Standing: the cells of a race that still satisfy the study's limits."""
+"""RaceLimits: the cells of a race that still satisfy the study's limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONLY_GROWING = ("engine_size_mb", "peak_memory_mb")
 _P99 = "latency_p99_ms"
 
 
-class Standing:
+class RaceLimits:
     """Tracks the study's limits for the cells of a race.
 
     Parameters
@@ -42,7 +42,7 @@ class Standing:
         self._slices: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._broken: dict[str, Limit] = {}
 
-    def took(self, cell: str, taken: dict[str, Any]) -> None:
+    def add_slice(self, cell: str, taken: dict[str, Any]) -> None:
         """Add a slice of a cell."""
         if self._limits:
             self._slices[cell].append(taken)

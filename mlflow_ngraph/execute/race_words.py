@@ -65,7 +65,7 @@ class RaceWords:
                 "alike": f"ahead {after}; no other is more than {100 * AS_GOOD:g} % better",
                 None: f"ahead {after}, which do not tell it from all others",
             }[ending]
-        beside = self._race.beside_leader(cell)
+        beside = self._race.ratio_to_leader(cell)
         said = f"in the race to its end, {after}"
         if beside is not None and leader is not None:
             said += f": about {float(beside.value):.3g} times as fast as {self._named(leader, cell)}"
@@ -75,7 +75,7 @@ class RaceWords:
         """Rank of a cell at the end, for the journal."""
         lane, batch = self._cells[cell]
         placed: dict[str, Any] = {"cell": cell, "lane": lane.id, "batch": batch, "rounds": self._race.rounds(cell)}
-        beside = self._race.beside_leader(cell)
+        beside = self._race.ratio_to_leader(cell)
         if beside is not None:
             low, high = (float(end) for end in beside.interval())
             known = math.isfinite(low)

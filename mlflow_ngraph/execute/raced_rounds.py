@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mlflow_ngraph.execute.earlier_rounds import Before, slice_timed
+from mlflow_ngraph.execute.earlier_rounds import EarlierRounds, slice_timed
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
-from mlflow_ngraph.execute.open_cells import Judgement, OpenCells
-from mlflow_ngraph.execute.race_limits import Standing
+from mlflow_ngraph.execute.open_cells import CellResult, OpenCells
+from mlflow_ngraph.execute.race_limits import RaceLimits
 from mlflow_ngraph.execute.race_words import RaceWords
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.rounds import Rounds, lack_of_memory
@@ -57,7 +57,7 @@ class RacedRounds(Rounds):
         The figure to optimise.
     lanes : Sequence[Lane]
         All lanes of the workload.
-    before : Before
+    before : EarlierRounds
         Rounds of earlier sessions.
     """
 
@@ -69,7 +69,7 @@ class RacedRounds(Rounds):
         *,
         objective: Raced,
         lanes: Sequence[Lane],
-        before: Before,
+        before: EarlierRounds,
     ) -> None:
         super().__init__(session, cells, order)
         self._lanes = {lane.cell(batch): (lane, batch) for lane in lanes for batch in lane.batch_sizes}
@@ -79,7 +79,7 @@ class RacedRounds(Rounds):
                 self._race.measured(round_, cell, timed)
         self._race.barred.update(before.barred)
         self._words = RaceWords(self._race, self._lanes)
-        self._standing = Standing(self._study, self._race, self._lanes)
+        self._limits = RaceLimits(self._study, self._race, self._lanes)
         self._own: Sequence[LaneRunner] = ()
         """Runners of the lanes. Their processes outlive a cell; those of twins do not."""
         self._on_track: dict[str, Starter] = {}
@@ -153,7 +153,7 @@ class RacedRounds(Rounds):
 
     def _excluded(self, runner: LaneRunner, batch: int) -> bool:
         """Leave out a cell that need not be measured; return True when it is left out."""
-        reason = self._standing.too_large(runner.engines[batch])
+        reason = self._limits.too_large(runner.engines[batch])
         if not reason and (exclusion := self._race.exclusion(runner.lane.cell(batch))) is not None:
             reason = self._words.excluded(exclusion)
         if not reason:
@@ -186,7 +186,7 @@ class RacedRounds(Rounds):
         """Return True when departed cells left more repetitions and seconds than the others have used beyond their own."""
         if self._study.repetitions != "auto":
             return False
-        own = [(loaded.left(self._study), loaded.left_s(self._study)) for loaded in racing_on]
+        own = [(loaded.remaining(self._study), loaded.remaining_s(self._study)) for loaded in racing_on]
         every = [*self._spared, *own]
         return sum(repetitions for repetitions, _ in every) > 0 and sum(seconds for _, seconds in every) > 0
 
@@ -219,7 +219,7 @@ class RacedRounds(Rounds):
         loaded = _loaded(runner)
         timed = slice_timed(loaded.durations[-1], starter.batch, loaded.requests)
         self._race.measured((runner.session, number), cell, timed)
-        self._standing.took(cell, {"session": runner.session, "round": number, **taken})
+        self._limits.add_slice(cell, {"session": runner.session, "round": number, **taken})
 
     def _step(self, starter: Starter, step: Callable[[], object]) -> bool:
         """Run a step of a cell; a failure removes it from the race."""
@@ -251,7 +251,7 @@ class RacedRounds(Rounds):
                 self._settle_cell(starter, loaded, "")
                 continue
             engine = starter.runner.engines[starter.batch]
-            limit = self._standing.judge(starter.cell, engine, loaded.requests)
+            limit = self._limits.judge(starter.cell, engine, loaded.requests)
             if limit is not None:
                 self._bar(starter.cell)
                 self._say_left(starter, limit=str(limit))
@@ -295,14 +295,14 @@ class RacedRounds(Rounds):
             Offer requests to it, if the study has any.
         """
         runner, batch = starter.runner, starter.batch
-        judgement = self._judge(loaded) if loaded.durations else _without_rounds(loaded)
-        if judgement.verdict is Verdict.OK:
-            judgement = replace(judgement, reason="; ".join(filter(None, (reason, loaded.note))))
-        if judgement.verdict is Verdict.PARITY_FAILED:
-            runner.disown(batch, judgement.reason)
-        self._cells.close(runner.lane, batch, judgement, loaded.warm_up)
-        self._spared.append((loaded.left(self._study), loaded.left_s(self._study)))
-        if self._study.arrivals is not None and judgement.verdict is Verdict.OK:
+        result = self._judge(loaded) if loaded.durations else _without_rounds(loaded)
+        if result.verdict is Verdict.OK:
+            result = replace(result, reason="; ".join(filter(None, (reason, loaded.note))))
+        if result.verdict is Verdict.PARITY_FAILED:
+            runner.evict(batch, result.reason)
+        self._cells.close(runner.lane, batch, result, loaded.warm_up)
+        self._spared.append((loaded.remaining(self._study), loaded.remaining_s(self._study)))
+        if self._study.arrivals is not None and result.verdict is Verdict.OK:
             if serve and starter.cell in self._on_track and self._left() > 0:
                 self._serve(runner, batch)
             else:
@@ -376,7 +376,7 @@ class RacedRounds(Rounds):
         )
         for cell in contenders:
             starter, loaded = self._take_off(cell)
-            words = self._words.ended(cell, leader, ending, self._standing.broken(cell))
+            words = self._words.ended(cell, leader, ending, self._limits.broken(cell))
             self._settle_cell(starter, loaded, words, serve=True)
 
     def _stopped_by(self) -> str:
@@ -400,8 +400,8 @@ def _loaded(runner: LaneRunner) -> Loaded:
     return runner.loaded
 
 
-def _without_rounds(loaded: Loaded) -> Judgement:
+def _without_rounds(loaded: Loaded) -> CellResult:
     """The verdict of a cell whose rounds all come from earlier sessions."""
     if loaded.unverified:
-        return Judgement(Verdict.UNVERIFIED, loaded.unverified)
-    return Judgement(Verdict.PARITY_FAILED, loaded.problem) if loaded.problem else Judgement(Verdict.OK)
+        return CellResult(Verdict.UNVERIFIED, loaded.unverified)
+    return CellResult(Verdict.PARITY_FAILED, loaded.problem) if loaded.problem else CellResult(Verdict.OK)

@@ -25,7 +25,7 @@ PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
-class Station:
+class ServedCell:
     """An engine that a child has loaded for a cell, and that requests are offered to."""
 
     study: Study

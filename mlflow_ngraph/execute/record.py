@@ -226,7 +226,7 @@ class StudyRecord:
         said = self.workloads.get(workload, {}).get("reference_by")
         return said if isinstance(said, str) and said else None
 
-    def so_far(self) -> StudyRecord:
+    def snapshot(self) -> StudyRecord:
         """A copy of the record that later events do not change."""
         lanes = {lane_id: replace(lane, cells=dict(lane.cells)) for lane_id, lane in self.lanes.items()}
         return replace(

@@ -15,7 +15,7 @@ import psutil
 from mlflow_ngraph.devices import memory
 from mlflow_ngraph.execute.lane import SETTLE_BELOW_S, LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
-from mlflow_ngraph.execute.open_cells import Judgement, OpenCells
+from mlflow_ngraph.execute.open_cells import CellResult, OpenCells
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
@@ -72,7 +72,7 @@ class Rounds:
         """Return True when the cell fits into the time; write the verdict of one that does not."""
         reason = runner.too_slow(batch)
         if reason and self._cells.is_open(runner.lane, batch):
-            self._cells.close(runner.lane, batch, Judgement(Verdict.TIMEOUT, reason))
+            self._cells.close(runner.lane, batch, CellResult(Verdict.TIMEOUT, reason))
         return not reason
 
     def _gather(self, waiting: Sequence[LaneRunner], batch: int) -> tuple[list[LaneRunner], list[LaneRunner]]:
@@ -137,7 +137,7 @@ class Rounds:
         The first rounds may use all remaining time: a workload with loaded engines is worth more than an unprepared
         one.
         """
-        return self._time.left() if self._taken >= FEWEST_ROUNDS else self._time.left_at_most()
+        return self._time.left() if self._taken >= FEWEST_ROUNDS else self._time.until_end()
 
     def _late(self, before: float) -> bool:
         """Return True when a round as long as the last one would end too late.
@@ -168,11 +168,11 @@ class Rounds:
         if not loaded.durations:
             self._run_out(runner, batch, loaded, TIME_UP)
             return None
-        judgement = self._judge(loaded)
-        if judgement.verdict is Verdict.PARITY_FAILED:
-            runner.disown(batch, judgement.reason)
-        self._cells.close(runner.lane, batch, judgement, loaded.warm_up)
-        return judgement.verdict
+        result = self._judge(loaded)
+        if result.verdict is Verdict.PARITY_FAILED:
+            runner.evict(batch, result.reason)
+        self._cells.close(runner.lane, batch, result, loaded.warm_up)
+        return result.verdict
 
     def _serve(self, runner: LaneRunner, batch: int) -> None:
         """Offer requests to a cell with a verdict; a failure costs only these figures."""
@@ -193,13 +193,13 @@ class Rounds:
             # The figures are complete: a runtime that crashes on unloading costs only its process.
             runner.close()
 
-    def _judge(self, loaded: Loaded) -> Judgement:
+    def _judge(self, loaded: Loaded) -> CellResult:
         study = self._study
         noise = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump()) or ""
         if loaded.unverified:
-            return Judgement(Verdict.UNVERIFIED, loaded.unverified, noise)
+            return CellResult(Verdict.UNVERIFIED, loaded.unverified, noise)
         if loaded.problem:
-            return Judgement(Verdict.PARITY_FAILED, loaded.problem, noise)
+            return CellResult(Verdict.PARITY_FAILED, loaded.problem, noise)
         reached = ""
         if study.repetitions == "auto":
             reached = _shortfall(loaded, study.adaptive)
@@ -207,7 +207,7 @@ class Rounds:
             late = self._time.limited and loaded.timed_s < study.limits.cell_seconds
             limit = "time of the study" if late else f"{study.limits.cell_seconds:g} s that a cell may take"
             reached = f"{loaded.repetitions} of {study.repetitions} repetitions within the {limit}"
-        return Judgement(Verdict.OK, "; ".join(filter(None, (reached, loaded.note))), noise)
+        return CellResult(Verdict.OK, "; ".join(filter(None, (reached, loaded.note))), noise)
 
     def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
         """Run a step of a cell; return False after a failure, which becomes the cell's verdict."""
@@ -217,7 +217,7 @@ class Rounds:
             loaded = runner.loaded
             runner.close()
             if failure.verdict in _CONDEMNING:
-                runner.disown(batch, failure.reason)
+                runner.evict(batch, failure.reason)
             if self._cells.is_open(runner.lane, batch) and isinstance(failure, OutOfTime):
                 self._run_out(runner, batch, loaded, failure.reason)
             else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.processes.warden import Warden
 
@@ -19,7 +19,7 @@ class Session:
     """One run of a study, until it finishes or is interrupted."""
 
     plan: StudyPlan
-    places: Places
+    paths: StudyPaths
     journal: Journal
     warden: Warden
     number: int

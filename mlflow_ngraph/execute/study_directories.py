@@ -28,7 +28,7 @@ End = Literal["open", "measured", "recorded"]
 
 
 @dataclass(frozen=True)
-class Places:
+class StudyPaths:
     """Paths within a study directory."""
 
     root: Path

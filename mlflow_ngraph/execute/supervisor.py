@@ -11,10 +11,10 @@ from mlflow_ngraph.execute import expected_time, time_allocation
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
-from mlflow_ngraph.execute.process_pool import Crew
+from mlflow_ngraph.execute.process_pool import ProcessPool
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.execute.workload_run import WorkloadRun
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.processes.warden import Warden
@@ -51,7 +51,7 @@ class Supervisor:
     def __init__(
         self,
         plan: StudyPlan,
-        places: Places,
+        paths: StudyPaths,
         journal: Journal,
         *,
         session: int,
@@ -71,7 +71,7 @@ class Supervisor:
         self._order = random.Random(plan.study.seed)
         self._warden = Warden()
         self._session = Session(
-            plan, places, journal, self._warden, session, time or TimeBudget(), undisturbed, standstill
+            plan, paths, journal, self._warden, session, time or TimeBudget(), undisturbed, standstill
         )
         # The memory that a compiler takes of a GPU is not known beforehand.
         on_cpu = plan.accelerator == "cpu" or bool(plan.study.build_for)
@@ -96,16 +96,18 @@ class Supervisor:
 
     def _run(self, workloads: Sequence[WorkloadPlan], missing: Sequence[dict[str, list[int]]]) -> None:
         """Provide the engines of some workloads, then measure one after the other: nothing computes during a slice."""
-        crew = Crew(together=self._together, processors=processors.available(), hurried=self._session.time.limited)
+        pool = ProcessPool(
+            together=self._together, processors=processors.available(), hurried=self._session.time.limited
+        )
         with ExitStack() as stack:
             runs = []
             for workload, batches in zip(workloads, missing, strict=True):
                 run = WorkloadRun(self._session, workload, batches, self._before, self._cache)
                 stack.callback(run.end)
-                run.begin(crew)
+                run.begin(pool)
                 runs.append(run)
             with self._session.time.ending(BUILDING_SHARE):
-                crew.work(self._tell)
+                pool.work(self._tell)
             for place, (workload, run) in enumerate(zip(workloads, runs, strict=True)):
                 run.measure(self._order, self._tell, 1 / (len(runs) - place))
                 run.end()

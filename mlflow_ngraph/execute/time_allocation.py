@@ -61,7 +61,7 @@ def left_out(plan: StudyPlan, seconds: float, cells: Cells | None = None) -> lis
     return omissions
 
 
-def told(plan: StudyPlan, missing: Sequence[LeftOut]) -> Iterator[str]:
+def describe(plan: StudyPlan, missing: Sequence[LeftOut]) -> Iterator[str]:
     """Format the omissions: a line per workload and reason."""
     for workload in plan.workloads:
         own = [cell for cell in missing if cell.lane.workload == str(workload.ref)]

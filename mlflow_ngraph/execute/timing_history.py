@@ -1,4 +1,4 @@
-"""Experience: durations of earlier studies on this machine, to estimate further ones.
+"""TimingHistory: durations of earlier studies on this machine, to estimate further ones.
 
 The same lane is known well, other models with the same compiler roughly, and the rest is assumed. A duration is split
 by these sources.
@@ -87,7 +87,7 @@ def total(parts: Iterable[Duration]) -> Duration:
     return duration
 
 
-class Experience:
+class TimingHistory:
     """Durations of earlier studies on this machine. Empty, it returns the assumptions."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Experience:
         """Note that the cache has engines of this kind."""
         self._kept.add((workload, compiler, precision))
 
-    def take_in(self, events: Iterable[journal.Event]) -> None:
+    def learn_from(self, events: Iterable[journal.Event]) -> None:
         """Learn from the events of a study, in order, without slices."""
         for event in events:
             kind = event["event"]
@@ -189,7 +189,7 @@ class Experience:
                 self._calling[event["lane"], event["batch"]].append(call_s)
 
 
-def learn(home: Path) -> Experience:
+def learn(home: Path) -> TimingHistory:
     """Learn from the newest studies below a directory that ran on the same processors.
 
     Parameters
@@ -197,7 +197,7 @@ def learn(home: Path) -> Experience:
     home : Path
         Directory of studies and the engine cache; need not exist.
     """
-    experience, processors = Experience(), probes.as_plain(probes.cpu())
+    history, processors = TimingHistory(), probes.as_plain(probes.cpu())
     journals = sorted((home / "studies").glob(f"*/{journal.FILE_NAME}"), key=lambda path: -path.stat().st_mtime)
     for path in journals[:STUDIES]:
         events = _events(path)
@@ -205,8 +205,8 @@ def learn(home: Path) -> Experience:
         # A journal of another version, or one that was changed, may say anything.
         with suppress(KeyError, TypeError, AttributeError, ValueError):
             if first is not None and _processors(first) == processors:
-                experience.take_in([first, *events])
-    return experience
+                history.learn_from([first, *events])
+    return history
 
 
 def _processors(started: Mapping[str, Any]) -> Any:

@@ -247,7 +247,9 @@ class Judge:
         save_arrays(self._keep, **named)
 
 
-def of_example(found: Parity, source: Source, batch: int, precision: str, outputs: Arrays, reference: Arrays) -> str:
+def check_timed_inputs(
+    found: Parity, source: Source, batch: int, precision: str, outputs: Arrays, reference: Arrays
+) -> str:
     """Explain why an engine is wrong on the timed inputs; empty when nothing is.
 
     Parameters

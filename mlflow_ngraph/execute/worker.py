@@ -196,7 +196,7 @@ class Worker:
     def _load(self, command: Command) -> LoadAnswer:
         from mlflow_ngraph import parity, process_memory
         from mlflow_ngraph.devices.sensors import Sensors
-        from mlflow_ngraph.execute.verifying import of_example
+        from mlflow_ngraph.execute.verifying import check_timed_inputs
         from mlflow_ngraph.measure import loop
         from mlflow_ngraph.workloads.materials import Source
 
@@ -221,7 +221,7 @@ class Worker:
         several = [request.outputs() for request in requests]
         comparison = parity.compare([array for one in several for array in one], list(reference) * len(requests))
         precision = command["target"]["precision"]
-        problems = [of_example(comparison, source, batch, precision, outputs, reference) for outputs in several]
+        problems = [check_timed_inputs(comparison, source, batch, precision, outputs, reference) for outputs in several]
         verify_s = time.perf_counter() - start
         if command["calls"]:
             with invocation.repeated() as call:

@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Callable
 
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.earlier_rounds import Before, rounds_before
-from mlflow_ngraph.execute.engine_sources import Provision
+from mlflow_ngraph.execute.earlier_rounds import EarlierRounds, read_earlier_rounds
+from mlflow_ngraph.execute.engine_sources import EngineJobs
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
-from mlflow_ngraph.execute.open_cells import Judgement, OpenCells
+from mlflow_ngraph.execute.open_cells import CellResult, OpenCells
 from mlflow_ngraph.execute.plan import WorkloadPlan
-from mlflow_ngraph.execute.process_pool import Crew
+from mlflow_ngraph.execute.process_pool import ProcessPool
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.rounds import Rounds
@@ -50,7 +50,7 @@ class WorkloadRun:
         self._runners: list[LaneRunner] = []
         self._ended = False
 
-    def begin(self, crew: Crew) -> None:
+    def begin(self, pool: ProcessPool) -> None:
         """Write the verdicts of unsupported cells, and add the jobs that provide all other engines."""
         journal = self._session.journal
         journal.append("workload_started", workload=str(self._workload.ref), label=self._workload.label)
@@ -60,7 +60,7 @@ class WorkloadRun:
         for engines in self._lanes:
             journal.append("lane_started", lane=engines.lane.id)
         needed = {engines.lane.id: self._cells.wanted(engines.lane) for engines in self._lanes}
-        Provision(self._session, self._workload, self._lanes, needed, self._before, crew, self._cells.fail).begin()
+        EngineJobs(self._session, self._workload, self._lanes, needed, self._before, pool, self._cells.fail).begin()
 
     def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float = 1.0) -> None:
         """Measure every missing cell with an engine, and record the cells that time did not allow. Nothing else may
@@ -94,7 +94,7 @@ class WorkloadRun:
         meanwhile()
         for runner in self._runners:
             runner.settle()
-        if self._session.time.left_at_most() > 0:
+        if self._session.time.until_end() > 0:
             with self._session.undisturbed(), self._session.time.part(share):
                 self._take_rounds(order)
 
@@ -107,7 +107,7 @@ class WorkloadRun:
                     rounds.measure(self._runners, batch)
             return
         lanes = self._workload.lanes
-        before = rounds_before(session.places.root, lanes) if session.number > 1 else Before()
+        before = read_earlier_rounds(session.paths.root, lanes) if session.number > 1 else EarlierRounds()
         race = RacedRounds(session, self._cells, order, objective=study.raced, lanes=lanes, before=before)
         race.race(self._runners)
 
@@ -116,7 +116,7 @@ class WorkloadRun:
         if self._ended:
             return
         self._ended = True
-        places, runners = self._session.places, {runner.lane.id: runner for runner in self._runners}
+        paths, runners = self._session.paths, {runner.lane.id: runner for runner in self._runners}
         for runner in [twin for base in self._runners for twin in (base, *base.twins)]:
             runner.close()
         for engines in self._lanes:
@@ -126,7 +126,7 @@ class WorkloadRun:
             self._session.journal.append("lane_finished", lane=lane, overhead_s=overhead_s)
         # Engines are complete; inputs, references and exports of wide models take gigabytes. A resumed study makes them
         # again, bit for bit.
-        for left_over in (places.materials(str(self._workload.ref)), places.root / "scratch"):
+        for left_over in (paths.materials(str(self._workload.ref)), paths.root / "scratch"):
             shutil.rmtree(left_over, ignore_errors=True)
 
     def _leave_built(self) -> None:
@@ -135,8 +135,8 @@ class WorkloadRun:
         for engines in self._lanes:
             for batch in self._cells.of(engines.lane):
                 if batch in engines.made:
-                    judgement = Judgement(Verdict.BUILT, f"compiled for {device}, and neither verified nor measured")
-                    self._cells.close(engines.lane, batch, judgement, engine=engines.made[batch].id)
+                    result = CellResult(Verdict.BUILT, f"compiled for {device}, and neither verified nor measured")
+                    self._cells.close(engines.lane, batch, result, engine=engines.made[batch].id)
 
     def _admit(self, engines: LaneEngines) -> bool:
         """Write the verdicts of cells that cannot work before anything is built."""

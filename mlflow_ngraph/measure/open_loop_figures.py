@@ -96,7 +96,7 @@ def invalid(event: Mapping[str, Any], found: Mapping[str, float], processors: in
             f"requests were started {found['lateness_p50_ms']:.3g} ms late in the median, {found['lateness_p99_ms']:.3g} "
             f"ms in the 99th percentile, which is too much beside the latency"
         )
-    facts = stability.SliceFacts.beside(found.get("latency_p50_ms", 0.0) / 1e3, event)
+    facts = stability.SliceFacts.around(found.get("latency_p50_ms", 0.0) / 1e3, event)
     return stability.problem([facts], processors, **quiet) or ""
 
 

@@ -235,7 +235,7 @@ class Race:
             return "won"
         return "alike" if all(self._no_better(cell, leader) for cell in others) else None
 
-    def beside_leader(self, cell: str) -> Estimate | None:
+    def ratio_to_leader(self, cell: str) -> Estimate | None:
         """Ratio of a cell to the leader; None for the leader, or without figures."""
         leader = self.leader()
         if leader is None or cell == leader or not self._figures[cell]:

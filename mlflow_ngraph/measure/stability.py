@@ -46,10 +46,10 @@ class SliceFacts:
     @classmethod
     def of(cls, taken: Mapping[str, Any]) -> SliceFacts:
         """Readings of a slice from a worker's report."""
-        return cls.beside(statistics.median(taken["durations_ns"]) / 1e9, taken)
+        return cls.around(statistics.median(taken["durations_ns"]) / 1e9, taken)
 
     @classmethod
-    def beside(cls, median_s: float, taken: Mapping[str, Any]) -> SliceFacts:
+    def around(cls, median_s: float, taken: Mapping[str, Any]) -> SliceFacts:
         """Readings during work of ``wall_s``, as far as there are any."""
         machine = taken.get("machine", {})
         seen = (machine.get("counted", {}), machine.get("values", {}))

@@ -222,7 +222,7 @@ class Child:
         if not self.closed:
             if _readable([self], seconds):
                 self._read()
-            self.take_in()
+            self.handle_messages()
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send the process a signal, unless it has ended."""
@@ -236,7 +236,7 @@ class Child:
             return  # its process group may belong to somebody else by now
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
-        with interruption.whole():
+        with interruption.deferred():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._reap()
@@ -288,7 +288,7 @@ class Child:
         if not chunk:
             self._failure = self._ended(self._begun[0].command if self._begun else "waiting")
 
-    def take_in(self) -> None:
+    def handle_messages(self) -> None:
         """Parse what was read, up to a failure."""
         while b"\n" in self._buffer and self._failure is None:
             line, _, rest = self._buffer.partition(b"\n")
@@ -336,7 +336,7 @@ class Child:
         if full:
             # Programs that map files, or write them unchecked, die of a full disk without a message.
             return self._lacking(command)
-        if code == -signal.SIGKILL and memory_kills.one_more():
+        if code == -signal.SIGKILL and memory_kills.new_kill():
             return ChildFailure(Verdict.OOM, f"the kernel killed the process for lack of memory during {command}", tail)
         if code < 0:
             return ChildFailure(Verdict.CRASHED, f"killed by {signal.Signals(-code).name} during {command}", tail)
@@ -350,7 +350,7 @@ class Child:
     def _reap(self) -> int:
         """Wait for the end of the process; return the exit code as `subprocess` does."""
         # A process can be waited for once only: its usage is not available again.
-        with interruption.whole():
+        with interruption.deferred():
             if self._code is None:
                 self._code, self.cpu_s = self._process.wait()
         return self._code
@@ -376,7 +376,7 @@ def wait(children: Sequence[Child]) -> list[Child]:
     """
     while True:
         for child in children:
-            child.take_in()
+            child.handle_messages()
         settled = [child for child in children if child.settled]
         if settled or not children:
             return settled

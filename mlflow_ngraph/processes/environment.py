@@ -28,9 +28,9 @@ STRAY_PREFIXES = (
     *("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONTRACEMALLOC", "PYTHONPERFSUPPORT", "PYTHON_PERF_", "PYTHONVERBOSE"),
 )
 """Prefixes of variables that make some runtimes faster or slower than others."""
-TOLD = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")
+RECORDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")
 """Those that programs may need to start: kept, and recorded with the results."""
-_KEPT = (*TOLD, "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
+_KEPT = (*RECORDED, "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
 """The last ones name locations and compilation targets."""
 
 _LOGIN = re.compile(
@@ -39,9 +39,9 @@ _LOGIN = re.compile(
 """Patterns of variables with credentials."""
 
 
-def told() -> dict[str, str]:
+def recorded_variables() -> dict[str, str]:
     """Kept variables that may make one runtime faster or slower."""
-    return {name: os.environ[name] for name in TOLD if os.environ.get(name)}
+    return {name: os.environ[name] for name in RECORDED if os.environ.get(name)}
 
 
 def of_threads(

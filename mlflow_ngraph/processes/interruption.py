@@ -80,7 +80,7 @@ class _Blocks:
 
 
 @contextmanager
-def whole(*, breakable: bool = False) -> Iterator[None]:
+def deferred(*, breakable: bool = False) -> Iterator[None]:
     """Defer signals to the end of the block.
 
     Parameters

@@ -21,7 +21,7 @@ def _count() -> int:
 _seen = _count()
 
 
-def one_more() -> bool:
+def new_kill() -> bool:
     """Return True when the counter has grown since the last call."""
     global _seen
     before, _seen = _seen, _count()

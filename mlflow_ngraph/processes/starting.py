@@ -61,7 +61,7 @@ def start(
                 warden.add(worker.pid, temporary)
             return worker
     # A process that has started but is not listed would never be ended; a forked one ends with its server.
-    with interruption.whole():
+    with interruption.deferred():
         process = Spawned(module, env, pipes)
         if warden is not None:
             warden.add(process.pid, temporary)

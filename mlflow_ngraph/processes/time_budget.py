@@ -41,7 +41,7 @@ class TimeBudget:
         """Seconds in which a step may begin; negative when late."""
         return min(self._end, self._share_end) - self._clock()
 
-    def left_at_most(self) -> float:
+    def until_end(self) -> float:
         """Seconds until children are ended."""
         return self._end - self._clock()
 

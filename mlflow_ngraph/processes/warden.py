@@ -35,7 +35,7 @@ class Warden:
         self._groups.pop(group, None)
         self._write(f"-{group}\n")
 
-    def let_go_on(self, halted: Sequence[int]) -> None:
+    def resume_at_end(self, halted: Sequence[int]) -> None:
         """Set the suspended processes, which are resumed at the end."""
         self._halted = tuple(halted)
         self._write(self._said())

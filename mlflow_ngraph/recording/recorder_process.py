@@ -138,7 +138,7 @@ class RecorderProcess:
         """
         self._begin("close", status=status)
         # A second Ctrl-C does not wait.
-        with interruption.whole(breakable=True):
+        with interruption.deferred(breakable=True):
             try:
                 answer = self._finish()
             except KeyboardInterrupt:

@@ -58,7 +58,7 @@ class Recording:
         self._pending: set[str] = set()
         """Lanes of finished workloads."""
         self._fold.extend(islice(self._reader.new(), events))
-        self._before = self._fold.record.so_far()
+        self._before = self._fold.record.snapshot()
         self._known = {lane_id: _cells(lane) for lane_id, lane in self._before.lanes.items()}
         """Cells of each lane at the end of earlier sessions, or when last recorded."""
 

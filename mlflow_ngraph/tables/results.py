@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mlflow_ngraph.devices.fingerprint import processor
-from mlflow_ngraph.execute.formulas import told
+from mlflow_ngraph.execute.formulas import declared_metrics
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import (
     COLUMNS,
@@ -36,7 +36,7 @@ def from_record(
     models : Mapping[str, str] | None
         The LoggedModels by engine.
     """
-    declared, baseline = told(record.study), record.baseline
+    declared, baseline = declared_metrics(record.study), record.baseline
     rows = [
         {
             **_row(record, lane, cell, baseline),

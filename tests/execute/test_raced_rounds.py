@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.execute import journal, rounds
-from mlflow_ngraph.execute.earlier_rounds import Before, rounds_before
+from mlflow_ngraph.execute.earlier_rounds import EarlierRounds, read_earlier_rounds
 from mlflow_ngraph.execute.open_cells import OpenCells
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.study import parse
@@ -50,7 +50,7 @@ class Run:
                 self.lanes[name].fails_at = place
             session_ = Session(
                 SimpleNamespace(study=given),  # type: ignore[arg-type]
-                Places(tmp_path),
+                StudyPaths(tmp_path),
                 written,
                 None,  # type: ignore[arg-type]  # lanes without processes
                 session,
@@ -63,7 +63,9 @@ class Run:
                 random.Random(0),
                 objective=given.raced,
                 lanes=[one.lane for one in self.lanes.values()],
-                before=rounds_before(tmp_path, [one.lane for one in self.lanes.values()]) if session > 1 else Before(),
+                before=read_earlier_rounds(tmp_path, [one.lane for one in self.lanes.values()])
+                if session > 1
+                else EarlierRounds(),
             )
             race.race(list(self.lanes.values()))  # type: ignore[arg-type]  # lanes without processes
         self.events = list(journal.read(tmp_path))
@@ -216,7 +218,7 @@ def test_a_wrong_engine_beats_nobody(tmp_path):
     assert run.settled["wrong-b1"] == (Verdict.PARITY_FAILED, "cosine similarity -1.0")
     assert run.slices("wrong-b1") == 1
     assert run.ended()["leader"] == "good-b1"
-    assert run.lanes["wrong"].disowned == [1]
+    assert run.lanes["wrong"].evicted == [1]
 
 
 def test_a_lane_that_crashes_is_out_and_the_others_go_on(tmp_path):
@@ -229,7 +231,7 @@ def test_what_failed_or_was_too_late_in_an_earlier_session_still_beats_nobody(tm
     given = study(bounds={"max_latency_ms": 8}, repetitions=60)
     lanes = {"identity": flat(0.007), "late": flat(0.009), "dead": flat(0.005)}
     Run(tmp_path, given, {**lanes, "identity": flat(0.0071)}, fails={"dead": 3})
-    found = rounds_before(tmp_path, [lane(name, (1,)) for name in lanes])
+    found = read_earlier_rounds(tmp_path, [lane(name, (1,)) for name in lanes])
     assert found.barred == {"late-b1", "dead-b1"}
     assert len(found.rounds) > 3
 

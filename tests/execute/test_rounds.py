@@ -15,7 +15,7 @@ from mlflow_ngraph.execute.lane_memory import Loaded
 from mlflow_ngraph.execute.open_cells import OpenCells
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables.summary import shortfall
@@ -128,7 +128,7 @@ def lane_runner(given, directory, compiler, calls):
     for batch, seconds in calls.items():
         samples = [{"durations_ns": [int(seconds * 2e9), int(seconds * 1e9)]}]
         before.cells[batch] = CellRecord(lane.cell(batch), lane.id, batch, Verdict.OK, samples=samples)
-    session = Session(plan, Places(directory), None, None, 2)  # type: ignore[arg-type]  # nothing is run
+    session = Session(plan, StudyPaths(directory), None, None, 2)  # type: ignore[arg-type]  # nothing is run
     return LaneRunner(session, LaneEngines(session, lane), before)
 
 
@@ -219,7 +219,7 @@ class Scripted:
 def test_the_baseline_goes_on_as_long_as_somebody_is_compared_with_it(tmp_path, most, expected):
     lanes = [Scripted("identity", 3, most), Scripted("quick", 2), Scripted("slow", 7)]
     with journal.Journal(tmp_path) as written:
-        session = Session(SimpleNamespace(study=study()), Places(tmp_path), written, None, 1)  # type: ignore[arg-type]
+        session = Session(SimpleNamespace(study=study()), StudyPaths(tmp_path), written, None, 1)  # type: ignore[arg-type]
         cells_left = OpenCells(session, {lane.lane.id: [1] for lane in lanes})
         rounds.Rounds(session, cells_left, random.Random(0)).measure(lanes, 1)  # type: ignore[arg-type]
     assert [len(lane.rounds) for lane in lanes] == [expected, 2, 7]
