@@ -170,12 +170,13 @@ def run_study(
         if recorder is not None:
             stack.callback(recorder.end)
             if away := recorder.preflight():
-                _say_that_the_server_is_away(observer, away)
-        signals = stack.enter_context(interruption.listening(partial(_say_that_it_ends, observer)))
+                # The user can still correct the address.
+                _announce(observer, "server_away", f"measuring all the same, and keeping it here: {away}", reason=away)
+        signals = stack.enter_context(interruption.listening(partial(_announce_end, observer)))
         if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
             return ended
         asked = time.monotonic()
-        lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
+        lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_announce_holder, observer)))
         budget.waited(time.monotonic() - asked)
         # The previous holder of the machine may have run this very study.
         if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
@@ -249,7 +250,9 @@ def _finish_recording(
     if directory is None or study_directories.end(directory) != "measured":
         return None
     tell = observer.on_event if observer else lambda event: None
-    with Journal(directory, tell, partial(_say_who_records, observer, directory)) as writer:
+    reason = from_journal.busy(directory)
+    wait = partial(_announce, observer, "journal_busy", f"waiting: {reason}", reason=reason)
+    with Journal(directory, tell, wait) as writer:
         if study_directories.end(directory) != "measured":
             return None  # by whoever was waited for
         writer.tell("recording_resumed", directory=str(directory))
@@ -293,45 +296,31 @@ def _planned(study: Study, home: Path | None, observer: Observer | None) -> Stud
     plan = plan_study(study, home)
     if observer is not None and plan.of_known_size.home_bytes > LARGE_BYTES:
         sizes = {"home_bytes": plan.home_bytes, "artifact_bytes": plan.engine_bytes, "memory_bytes": most_bytes(plan)}
-        observer.on_event({"event": "study_is_large", "at": time.time(), **sizes})
+        _announce(observer, "study_is_large", "", **sizes)
     for workload in plan.workloads:
-        if workload.refused and observer is None:
-            _log.warning("%s fails, the others are measured: %s", workload.label, workload.refused)
-        elif workload.refused and observer is not None:
-            event = {"event": "workload_refused", "at": time.time(), "label": workload.label}
-            observer.on_event({**event, "reason": workload.refused})
+        if workload.refused:
+            warning = f"{workload.label} fails, the others are measured: {workload.refused}"
+            _announce(observer, "workload_refused", warning, label=workload.label, reason=workload.refused)
     return plan
 
 
-def _say_that_the_server_is_away(observer: Observer | None, reason: str) -> None:
-    """Report it before anything is measured, while the user can still correct the address."""
+def _announce(observer: Observer | None, event: str, warning: str, **fields: Any) -> None:
+    """Pass an event to the observer without writing it; log a warning when there is none."""
     if observer is None:
-        _log.warning("measuring all the same, and keeping it here: %s", reason)
+        _log.warning("%s", warning)
     else:
-        observer.on_event({"event": "server_away", "at": time.time(), "reason": reason})
+        observer.on_event({"event": event, "at": time.time(), **fields})
 
 
-def _say_who_records(observer: Observer | None, directory: Path) -> None:
-    reason = from_journal.busy(directory)
-    if observer is None:
-        _log.warning("waiting: %s", reason)
-    else:
-        observer.on_event({"event": "journal_busy", "at": time.time(), "reason": reason})
-
-
-def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:
-    """Report it to the observer: the journal does not exist yet."""
+def _announce_holder(observer: Observer | None, holder: Holder | None) -> None:
     who = str(holder or "somebody who does not say who it is")
-    if observer is None:
-        _log.warning("waiting: this machine is measuring %s", who)
-    else:
-        observer.on_event({"event": "machine_busy", "at": time.time(), "holder": who})
+    _announce(observer, "machine_busy", f"waiting: this machine is measuring {who}", holder=who)
 
 
-def _say_that_it_ends(observer: Observer | None, after: bool) -> None:
+def _announce_end(observer: Observer | None, after: bool) -> None:
     """Report the first signal. The journal has the end of the study."""
     if observer is not None:
-        observer.on_event({"event": "interrupted", "at": time.time(), "after": after})
+        _announce(observer, "interrupted", "", after=after)
 
 
 def _engine_cache(

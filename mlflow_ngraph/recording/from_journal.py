@@ -7,12 +7,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from mlflow_ngraph.analysis.closing import answers
+from mlflow_ngraph.errors import UnreachableError
 from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.recording.outcome import Outcome
-from mlflow_ngraph.recording.retries import persistently
 from mlflow_ngraph.tracking.recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -51,7 +54,7 @@ def sync_study(
         writer = stack.enter_context(Journal(directory, on_wait=on_wait or partial(_say_who_records, directory)))
         stack.callback(recorder.rest)
         record = replay.load(directory)
-        take = partial(persistently, recorder, on_pause=on_pause or _say_why_it_pauses)
+        take = partial(_repeat, recorder, on_pause=on_pause or _say_why_it_pauses)
         take(partial(recorder.open, record, directory))
         for lane in record.lanes.values():
             if lane.cells:
@@ -73,3 +76,46 @@ def _say_who_records(directory: Path) -> None:
 
 def _say_why_it_pauses(problem: str, seconds: float) -> None:
     _log.warning("waiting: %s; trying again in %.0f s", problem, seconds)
+
+
+T = TypeVar("T")
+
+_TIMES = 6
+_LONGEST_PAUSE_S = 15.0
+"""Pauses of 1, 2, 4, 8 and 15 seconds: a server restarts within half a minute."""
+
+
+def _repeat(recorder: Recorder, step: Callable[[], T], on_pause: Callable[[str, float], None]) -> T:
+    """Repeat an idempotent step of a recorder until the server completes it.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        Checks the server before each further attempt: a whole step would wait for minutes.
+    on_pause : Callable[[str, float], None]
+        Called before each pause with the error and the seconds.
+
+    Raises
+    ------
+    TrackingError
+        It refuses; as `UnreachableError`, it was away each time.
+    """
+
+    def take() -> T:
+        if attempts.statistics["attempt_number"] > 1:
+            recorder.preflight()
+        return step()
+
+    def tell(state: RetryCallState) -> None:
+        assert state.outcome is not None
+        assert state.next_action is not None
+        on_pause(str(state.outcome.exception()), state.next_action.sleep)
+
+    attempts = Retrying(
+        retry=retry_if_exception_type(UnreachableError),
+        stop=stop_after_attempt(_TIMES),
+        wait=wait_exponential(max=_LONGEST_PAUSE_S),
+        before_sleep=tell,
+        reraise=True,
+    )
+    return attempts(take)
