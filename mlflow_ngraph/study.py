@@ -32,7 +32,7 @@ BASELINE = EAGER
 """Default reference of ratios, and the reference of parity."""
 Purpose = Literal["characterise", "decide"]
 """Purpose of a study."""
-_SLICE, _FEWEST_ROUNDS = 10, 3
+_SLICE, _ROUNDS_OF_SHORT_STUDY = 10, 3
 """Repetitions of a slice, and the fewest rounds that a short study is divided into."""
 
 
@@ -303,7 +303,7 @@ class Study(Section):
             return self.slice_repetitions
         if self.repetitions == "auto":
             return _SLICE
-        return min(_SLICE, -(-self.repetitions // _FEWEST_ROUNDS))
+        return min(_SLICE, -(-self.repetitions // _ROUNDS_OF_SHORT_STUDY))
 
     @property
     def baseline_label(self) -> str:

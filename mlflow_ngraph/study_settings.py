@@ -13,7 +13,7 @@ Process = Literal["poisson", "uniform"]
 AUTO_FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95)
 """The rates of ``arrivals: auto``, as fractions of the closed loop's throughput."""
 FEWEST_ARRIVALS = 100
-"""Of a rate: one request is then expected beyond the 99th percentile."""
+"""Requests of a rate, so that one is expected beyond the 99th percentile."""
 TYPICAL_SEARCH = 5
 """Typical number of rates in a search."""
 

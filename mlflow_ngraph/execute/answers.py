@@ -25,7 +25,7 @@ class Built(TypedDict):
     stages: dict[str, float]
     """Seconds by stage."""
     seconds: float
-    """Of the whole command."""
+    """Duration of the command."""
 
 
 class ParityFields(TypedDict, total=False):
@@ -84,7 +84,7 @@ class LoadAnswer(Ready, total=False):
     """The answer to ``load``."""
 
     problem: str | None
-    """Why the engine is wrong on the timed inputs."""
+    """Reason why the engine is wrong on the timed inputs, or None."""
 
 
 class MachineFields(TypedDict, total=False):

@@ -19,7 +19,7 @@ TYPICAL_ROUNDS = 10
 """Rounds until a cell's interval is short enough, on a mostly quiet machine."""
 RACED_ROUNDS, HOPELESS_ROUNDS, HOPELESS = 8, 2, 4.0
 """Rounds until a cell leaves a race; the same for a cell slower than another by more than the factor."""
-FEWEST_ROUNDS = 3
+LEAST_USEFUL_ROUNDS = 3
 """Rounds of a cell that is measured at all."""
 LOAD_SECONDS = 3.0
 """Starting a process, importing a runtime and loading an engine."""
@@ -90,7 +90,9 @@ def measuring(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -
 def measuring_at_least(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> Duration:
     """Duration of a cell with the fewest useful rounds."""
     call, source = call_s(plan, workload, lane, batch)
-    slices = min(FEWEST_ROUNDS * plan.study.slice_length * call, FEWEST_ROUNDS * plan.study.limits.slice_seconds)
+    slices = min(
+        LEAST_USEFUL_ROUNDS * plan.study.slice_length * call, LEAST_USEFUL_ROUNDS * plan.study.limits.slice_seconds
+    )
     return _loading(plan, lane, batch, call) + Duration.of(max(call, slices), source)
 
 

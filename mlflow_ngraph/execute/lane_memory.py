@@ -12,7 +12,7 @@ from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import slice_medians, typical
 from mlflow_ngraph.study import Study
 
-FEWEST_ROUNDS = 2
+ROUNDS_OF_INTERVAL = 2
 """An interval needs two rounds."""
 RELOAD_CALLS = 4
 """Calls after reloading: the first inferences place memory, and some runtimes choose their kernels in them."""
@@ -24,9 +24,9 @@ class Loaded:
 
     batch: int
     problem: str | None
-    """Why the engine does not compute the model's function; None or empty when nothing is wrong."""
+    """Reason why the engine is wrong; None or empty when it is not."""
     unverified: str
-    """Why the outputs of no engine could tell; empty when they can."""
+    """Reason why no engine of the model can be verified; empty when it can."""
     first_call_s: float
     note: str = ""
     """Remark about the verification."""
@@ -88,7 +88,7 @@ class Loaded:
         auto, left_s = study.repetitions == "auto", self.remaining_s(study)
         if self.remaining(study) <= 0 or left_s <= 0:
             return False
-        if auto and len(self.durations) >= FEWEST_ROUNDS and self.call_s > left_s:
+        if auto and len(self.durations) >= ROUNDS_OF_INTERVAL and self.call_s > left_s:
             return False
         if not auto or accompanying or len(self.durations) < study.adaptive.min_rounds:
             return True

@@ -27,7 +27,7 @@ RESERVE_BYTES = 512 * 2**20
 """Memory left to the rest of the machine."""
 
 
-FEWEST_ROUNDS = 3
+ROUNDS_BEYOND_SHARE = 3
 """Rounds of a workload that may exceed its share of the study's time."""
 _CONDEMNING = (Verdict.FAILED, Verdict.CRASHED, Verdict.UNSUPPORTED)
 """Verdicts caused by the engine and not by the machine."""
@@ -137,7 +137,7 @@ class Rounds:
         The first rounds may use all remaining time: a workload with loaded engines is worth more than an unprepared
         one.
         """
-        return self._time.left() if self._taken >= FEWEST_ROUNDS else self._time.until_end()
+        return self._time.left() if self._taken >= ROUNDS_BEYOND_SHARE else self._time.until_end()
 
     def _late(self, before: float) -> bool:
         """Return True when a round as long as the last one would end too late.

@@ -64,7 +64,7 @@ class Verification:
     """Largest relative error in units of the baseline's rounding error; 0 when unknown."""
     seconds: float = 0.0
     problem: str = ""
-    """Why the engine does not compute the model's function; empty when nothing is wrong."""
+    """Reason why the engine is wrong; empty when it is not."""
     vacuous: bool = False
     """The outputs vary with the inputs by less than the precision's tolerance: any would have passed."""
     kept: str = ""

@@ -90,7 +90,7 @@ def lateness(due: Array, waited: Array, served: Array, servers: int) -> Array:
 
 
 def invalid(event: Mapping[str, Any], found: Mapping[str, float], processors: int, quiet: Mapping[str, float]) -> str:
-    """Why the figures of a rate do not count; empty when they do."""
+    """Reason why the figures of a rate do not count; empty when they do."""
     if found.get("late_share", 0.0) > LATE_SHARE:
         return (
             f"requests were started {found['lateness_p50_ms']:.3g} ms late in the median, {found['lateness_p99_ms']:.3g} "

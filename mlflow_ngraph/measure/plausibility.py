@@ -28,7 +28,7 @@ LONGEST_S = 1e9
 """Thirty years: a longer window has a wrong clock."""
 MOST_CLOCK_MHZ = 20_000.0
 MOST_POWER_W = 20_000.0
-"""Of one meter: more than the supply of any machine."""
+"""Upper bound of one meter: more than the supply of any machine."""
 
 Report = Mapping[str, Any]
 

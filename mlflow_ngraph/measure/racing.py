@@ -32,8 +32,8 @@ decide."""
 _SLOWER = -math.log1p(MARGIN)
 HEAT_ROUNDS = 6
 """Rounds after which the next batch size joins."""
-FEWEST_ROUNDS = 3
-"""Of the winner, whose figures are reported, however soon all others have left."""
+ROUNDS_OF_WINNER = 3
+"""Rounds of the winner, whose figures are reported, however soon all others have left."""
 
 OWN_BATCH = 0.8
 """Share of a bet against a cell on rivals of its own batch size, which it meets in every round."""
@@ -52,7 +52,7 @@ class Timed:
     """Result of a slice."""
 
     median_s: float
-    """Of its repetitions."""
+    """Median of its repetitions."""
     fastest_s: float
     samples: float
     """Inferences within a repetition."""
@@ -226,9 +226,9 @@ class Race:
         return Exclusion(cell, nearest, gain * math.exp(self._bound(nearest, centre, EXCLUDING)))
 
     def decided(self) -> Ending | None:
-        """How the race is decided, or None."""
+        """End of a decided race, or None."""
         leader = self.leader()
-        if leader is None or self.rounds(leader) < FEWEST_ROUNDS:
+        if leader is None or self.rounds(leader) < ROUNDS_OF_WINNER:
             return None
         others = [cell for cell in self.racing if cell != leader]
         if not others:

@@ -25,7 +25,7 @@ DRIFT_OVER_SCATTER = 6.0
 SWAPPED_MB = 1.0
 """Swapping without a noticeable delay."""
 THROTTLED_SHARE = 0.01
-"""Of the time, and of the periods of a quota. Less does not move a median."""
+"""Share of the time, and of the periods of a quota, below which a median does not move."""
 AGAIN = "then measure again with --resume"
 
 

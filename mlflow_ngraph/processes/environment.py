@@ -29,7 +29,7 @@ STRAY_PREFIXES = (
 )
 """Prefixes of variables that make some runtimes faster or slower than others."""
 RECORDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")
-"""Those that programs may need to start: kept, and recorded with the results."""
+"""Variables that programs may need to start: kept, and recorded with the results."""
 _KEPT = (*RECORDED, "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
 """The last ones name locations and compilation targets."""
 

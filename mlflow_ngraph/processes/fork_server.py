@@ -18,7 +18,7 @@ from mlflow_ngraph.processes.python_command import command
 _READ_BY_IMPORTS = ("PYTHON", "CUDA", "NVIDIA", *environment.STRAY_PREFIXES)
 """Prefixes of variables that change an import."""
 _SETTLED_LATER = (*environment.THREAD_VARIABLES, "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
-"""Those that a forked process may have otherwise than the server: it sets its threads and path itself, and reads the
+"""Variables that may differ in a forked process: it sets its threads and path itself, and reads the
 rest late."""
 
 PRELOADED = (

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 _COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
-"""Of our control group, else of the machine."""
+"""Counters of our control group, else of the machine."""
 
 
 def _count() -> int:

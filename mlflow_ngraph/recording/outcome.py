@@ -21,7 +21,7 @@ class Outcome:
     where: Mapping[str, str] = field(default_factory=dict)
     """Links to the results in MLflow, by name; empty when nothing was recorded."""
     unrecorded: str = ""
-    """Why the tracking server lacks something; empty when it does not."""
+    """Reason why the tracking server lacks something; empty when it does not."""
 
     @property
     def exit_code(self) -> int:

@@ -44,7 +44,7 @@ class RecorderProcess:
         self.where: dict[str, str] = {}
         """Links to the results in MLflow, by name; empty until everything is recorded."""
         self.problem = ""
-        """Why the server lacks something; empty when it does not."""
+        """Reason why the server lacks something; empty when it does not."""
         self._journal: Journal | None = None
         self._waits = False
         """The process is waiting to retry a failed server."""

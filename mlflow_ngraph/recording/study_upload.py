@@ -49,7 +49,7 @@ class Recording:
         self.where: Mapping[str, str] = {}
         """Links to the results in MLflow, by name; empty until everything is recorded."""
         self.problem = ""
-        """Why the server lacks something so far; empty when it does not."""
+        """Reason why the server lacks something so far; empty when it does not."""
         self._recorder = recorder
         self._directory = directory
         self._notes = notes
