@@ -32,7 +32,7 @@ from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.measure.statistics import paired_ratio
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import plan_study, run_study
@@ -135,7 +135,7 @@ def _measured(record: StudyRecord) -> list[LaneRecord]:
 
 def _in_a_study(plan: StudyPlan, record: StudyRecord, directory: Path, batch: int) -> Slices:
     """Load the engines of all lanes, give each a fresh process, and time one slice of each while the others idle."""
-    found, places = Slices({}, {}), Places(directory)
+    found, places = Slices({}, {}), StudyPaths(directory)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         journal = stack.enter_context(Journal(scratch))

@@ -29,7 +29,7 @@ from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.record import LaneRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import plan_study, run_study
 from mlflow_ngraph.study import Study, parse
@@ -142,7 +142,7 @@ def _compare(study: Study, directory: Path, lane: LaneRecord, batch: int, option
         journal = stack.enter_context(Journal(scratch))
         warden = Warden()
         stack.callback(warden.close)
-        session = Session(plan, Places(directory), journal, warden, 1)
+        session = Session(plan, StudyPaths(directory), journal, warden, 1)
         engines = LaneEngines(session, lane.lane)
         engines.reuse(engine)
         runner = LaneRunner(session, engines)

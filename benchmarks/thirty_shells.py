@@ -93,7 +93,7 @@ from mlflow_ngraph.processes import environment
 says = "import json, os; print(json.dumps(dict(os.environ)))"
 env = environment.of_threads(2, Path("scratch"))
 child = subprocess.run([sys.executable, "-c", says], env=env, capture_output=True, check=True)
-print(json.dumps({"child": json.loads(child.stdout), "told": environment.told()}))
+print(json.dumps({"child": json.loads(child.stdout), "told": environment.recorded_variables()}))
 """
 
 

@@ -1,4 +1,4 @@
-"""A study from beginning to end: plan, measure, record."""
+"""run_study: plan, measure and record a study."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mlflow_ngraph.execute.process_pool import most_bytes
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.execute.replay import Fold
 from mlflow_ngraph.execute.supervisor import Supervisor
-from mlflow_ngraph.execute.timing_history import Experience, learn
+from mlflow_ngraph.execute.timing_history import TimingHistory, learn
 from mlflow_ngraph.processes import disk_space, environment, fork_server, interruption
 from mlflow_ngraph.processes.child import Child, ChildFailure
 from mlflow_ngraph.processes.time_budget import TimeBudget
@@ -43,34 +43,34 @@ Resume = Literal["auto", "always", "never"]
 
 CHECK_SECONDS = 600.0
 LARGE_BYTES = 2 << 30
-"""From this size on it is said what a study needs."""
+"""Size from which the space needs of a study are announced."""
 RECORDING_LANE_SECONDS, RECORDING_SECONDS = 0.7, 3.0
-"""To write a lane, and the study, to a tracking server when everything is measured: left of the time that a study may take."""
+"""Seconds for recording a lane, and the study, at the end: reserved from the study's time."""
 
 _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Follows a study while it runs."""
+    """Receives the events of a running study."""
 
     def on_event(self, event: Event) -> None:
-        """Called with every event, after it is on disk. Must return quickly: nothing is measured meanwhile."""
+        """Called with every event after it is on disk. Must return quickly: the measurement waits for it."""
 
 
 def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
-    """What `run_study` would do on this machine. Asks a child process for models whose names are not known to exist.
+    """Plan a study on this machine. A child process checks models that are not in a catalogue.
 
     Parameters
     ----------
     home : Path | None
-        Directory whose studies say how long things take here; see `home_directory.location`.
+        Directory of studies, for the expected durations; see `home_directory.location`.
 
     Raises
     ------
     UsageError
-        The study cannot run here; says why.
+        The study cannot run here; gives the reason.
     """
-    plan = make(study, devices.create(study.device), known_times(home))
+    plan = make(study, devices.create(study.device), timing_history(home))
     workloads = [create(workload.ref, study.init) for workload in plan.workloads if workload.known is None]
     checked = {
         str(workload.ref): answer for workload in workloads if (answer := known_workloads.recall(workload)) is not None
@@ -86,13 +86,13 @@ def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
     return plan.with_checked(checked)
 
 
-def known_times(home: Path | None = None) -> Experience:
-    """What earlier studies on this machine took.
+def timing_history(home: Path | None = None) -> TimingHistory:
+    """Durations of earlier studies on this machine.
 
     Parameters
     ----------
     home : Path | None
-        Directory for studies; see `home_directory.location`.
+        Directory of studies; see `home_directory.location`.
     """
     place = home_directory.location(home)
     known = learn(place)
@@ -102,12 +102,12 @@ def known_times(home: Path | None = None) -> Experience:
 
 
 def ask_child(command: str, **fields: Any) -> Any:
-    """Run one command in a short-lived child process, where torch may be imported.
+    """Run one command in a short-lived child process, which may import torch.
 
     Raises
     ------
     WorkloadError
-        The command failed; the message is the child's.
+        The command failed; has the child's message.
     """
     env = environment.of_threads(None, patient=True, logins=True)
     with closing(Warden()) as warden, closing(Child(worker.__name__, env, warden=warden, forked=True)) as child:
@@ -136,29 +136,29 @@ def run_study(
     ----------
     resume : Resume
         ``auto`` continues the newest study of the same content on this machine if it was interrupted, else starts anew.
-        ``always`` continues the newest one even if it came to its end, and measures noisy, crashed, timed-out and
-        out-of-memory cells again. ``never`` starts anew.
+        ``always`` continues the newest one even if it finished, and repeats noisy, crashed, timed-out and out-of-memory
+        cells. ``never`` starts anew.
     home : Path | None
-        Directory for studies; see `home_directory.directory`.
+        Directory of studies; see `home_directory.directory`.
     tracking_uri, experiment : str | None
-        Where to record; by default as MLflow itself decides.
+        Destination of the recording; None is MLflow's default.
     offline : bool
         Measure only; `sync_study` records later.
     observer : Observer | None
-        Told of every event.
+        Receives every event.
     when_busy : WhenBusy
-        What to do while somebody else measures on this machine: ``wait`` for the end, or ``refuse``.
+        ``wait`` for another study on this machine, or ``refuse``.
     standstill : Callable[[], AbstractContextManager[None]]
-        Entered around each slice: the place to stop what would disturb it and may stand still for some seconds.
+        Entered around each slice: suspends processes that would disturb it and may pause for some seconds.
 
     Raises
     ------
     UsageError
         The request was wrong; nothing was written.
     DeviceBusyError
-        Somebody else measures, and ``when_busy`` is ``refuse``; nothing was written.
+        Another study is measuring, and ``when_busy`` is ``refuse``; nothing was written.
     interruption.Interrupted
-        The process was asked to end; the study can be resumed, and its run says KILLED.
+        The process was asked to end; the study can be resumed, and its run is KILLED.
     """
     budget = TimeBudget(study.within)
     plan = _planned(study, home, observer)
@@ -170,14 +170,15 @@ def run_study(
         if recorder is not None:
             stack.callback(recorder.end)
             if away := recorder.preflight():
-                _say_that_the_server_is_away(observer, away)
-        signals = stack.enter_context(interruption.listening(partial(_say_that_it_ends, observer)))
+                # The user can still correct the address.
+                _announce(observer, "server_away", f"measuring all the same, and keeping it here: {away}", reason=away)
+        signals = stack.enter_context(interruption.listening(partial(_announce_end, observer)))
         if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
             return ended
         asked = time.monotonic()
-        lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_say_who_measures, observer)))
+        lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_announce_holder, observer)))
         budget.waited(time.monotonic() - asked)
-        # Whoever held the machine may have run this very study.
+        # The previous holder of the machine may have run this very study.
         if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
             return ended
         continued = _resumable(study, resume, root, key)
@@ -187,7 +188,7 @@ def run_study(
             _start(writer, directory, plan, machine)
         reader, state = Reader(directory), Fold()
         state.catch_up(reader)
-        before = state.record.so_far()
+        before = state.record.snapshot()
         session = before.sessions + 1
         done = sum(len(lane.cells) for lane in before.lanes.values())
         if recorder is not None:
@@ -202,14 +203,14 @@ def run_study(
             lanes=[asdict(lane) for lane in plan.lanes],
             cells=plan.cells,
             done=done,
-            variables=environment.told(),
+            variables=environment.recorded_variables(),
         )
         shared = (
             ServerEngines(connection.resolve_uri(tracking_uri)) if study.cache == "server" and not offline else None
         )
         supervisor = Supervisor(
             plan,
-            study_directories.Places(directory),
+            study_directories.StudyPaths(directory),
             writer,
             session=session,
             cache=_engine_cache(study, root, shared, writer, before),
@@ -224,9 +225,9 @@ def run_study(
         try:
             try:
                 supervisor.run()
-                # Before somebody else, who waits for the machine, looks whether this study goes on. Whoever interrupts now
-                # interrupts a study that is whole.
-                with interruption.whole():
+                # Written before the lock is released: a waiting process then sees that the study is finished. An
+                # interruption from here on finds it complete.
+                with interruption.deferred():
                     writer.append("study_finished", status="FINISHED", offline=offline)
                     finished = True
             finally:
@@ -242,14 +243,16 @@ def run_study(
 def _finish_recording(
     root: Path, key: str, recorder: RecorderProcess | None, resume: Resume, observer: Observer | None
 ) -> Outcome | None:
-    """Record the newest study with this key if it was measured to its end and that is all that it lacks; else None."""
+    """Record the newest study with this key if only its recording is missing; else None."""
     if recorder is None or resume != "auto":
         return None
     directory = study_directories.newest(root, key)
     if directory is None or study_directories.end(directory) != "measured":
         return None
     tell = observer.on_event if observer else lambda event: None
-    with Journal(directory, tell, partial(_say_who_records, observer, directory)) as writer:
+    reason = from_journal.busy(directory)
+    wait = partial(_announce, observer, "journal_busy", f"waiting: {reason}", reason=reason)
+    with Journal(directory, tell, wait) as writer:
         if study_directories.end(directory) != "measured":
             return None  # by whoever was waited for
         writer.tell("recording_resumed", directory=str(directory))
@@ -264,19 +267,17 @@ def _note_interruption(writer: Journal, error: BaseException) -> None:
 
 
 def _record_what_is_known(recorder: RecorderProcess | None, signals: interruption.Interruption, status: str) -> None:
-    """Before an error or an interruption is passed on; whoever pressed Ctrl-C twice does not wait for it."""
+    """Record before an error is passed on, unless Ctrl-C was pressed twice."""
     if recorder is not None and not signals.hurried:
         signals.tidied()
         recorder.close(status)
 
 
 def _status_after(error: BaseException) -> str:
-    """What MLflow calls a study that this ended."""
     return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
 
 
 def _outcome(directory: Path, recorder: RecorderProcess | None, reader: Reader, state: Fold) -> Outcome:
-    """What became of a study that has come to its end, once it is recorded."""
     state.catch_up(reader)
     record = state.derived()
     if recorder is None:
@@ -286,71 +287,52 @@ def _outcome(directory: Path, recorder: RecorderProcess | None, reader: Reader, 
 
 
 def _pass_on(workload: WorkloadPlan, recorder: RecorderProcess | None) -> None:
-    """Have a workload recorded that has come to its end."""
     if recorder is not None:
         recorder.workload(str(workload.ref), [lane.id for lane in workload.lanes])
 
 
 def _planned(study: Study, home: Path | None, observer: Observer | None) -> StudyPlan:
-    """The plan, having said which workloads are refused and what large ones need: whoever gave a wrong file can still stop
-    and give another.
-    """
+    """Plan the study and report refused workloads and large sizes, while the user can still stop and correct them."""
     plan = plan_study(study, home)
     if observer is not None and plan.of_known_size.home_bytes > LARGE_BYTES:
         sizes = {"home_bytes": plan.home_bytes, "artifact_bytes": plan.engine_bytes, "memory_bytes": most_bytes(plan)}
-        observer.on_event({"event": "study_is_large", "at": time.time(), **sizes})
+        _announce(observer, "study_is_large", "", **sizes)
     for workload in plan.workloads:
-        if workload.refused and observer is None:
-            _log.warning("%s fails, the others are measured: %s", workload.label, workload.refused)
-        elif workload.refused and observer is not None:
-            event = {"event": "workload_refused", "at": time.time(), "label": workload.label}
-            observer.on_event({**event, "reason": workload.refused})
+        if workload.refused:
+            warning = f"{workload.label} fails, the others are measured: {workload.refused}"
+            _announce(observer, "workload_refused", warning, label=workload.label, reason=workload.refused)
     return plan
 
 
-def _say_that_the_server_is_away(observer: Observer | None, reason: str) -> None:
-    """Before anything is measured: whoever gave a wrong address can still give another."""
+def _announce(observer: Observer | None, event: str, warning: str, **fields: Any) -> None:
+    """Pass an event to the observer without writing it; log a warning when there is none."""
     if observer is None:
-        _log.warning("measuring all the same, and keeping it here: %s", reason)
+        _log.warning("%s", warning)
     else:
-        observer.on_event({"event": "server_away", "at": time.time(), "reason": reason})
+        observer.on_event({"event": event, "at": time.time(), **fields})
 
 
-def _say_who_records(observer: Observer | None, directory: Path) -> None:
-    """Before waiting for another process that has the journal."""
-    reason = from_journal.busy(directory)
-    if observer is None:
-        _log.warning("waiting: %s", reason)
-    else:
-        observer.on_event({"event": "journal_busy", "at": time.time(), "reason": reason})
-
-
-def _say_who_measures(observer: Observer | None, holder: Holder | None) -> None:
-    """Before the study waits for the machine. The journal, which it then has not begun, says nothing of it."""
+def _announce_holder(observer: Observer | None, holder: Holder | None) -> None:
     who = str(holder or "somebody who does not say who it is")
-    if observer is None:
-        _log.warning("waiting: this machine is measuring %s", who)
-    else:
-        observer.on_event({"event": "machine_busy", "at": time.time(), "holder": who})
+    _announce(observer, "machine_busy", f"waiting: this machine is measuring {who}", holder=who)
 
 
-def _say_that_it_ends(observer: Observer | None, after: bool) -> None:
-    """What the first signal does. The journal says so when the study has ended."""
+def _announce_end(observer: Observer | None, after: bool) -> None:
+    """Report the first signal. The journal has the end of the study."""
     if observer is not None:
-        observer.on_event({"event": "interrupted", "at": time.time(), "after": after})
+        _announce(observer, "interrupted", "", after=after)
 
 
 def _engine_cache(
     study: Study, root: Path, shared: ServerEngines | None, journal: Journal, record: StudyRecord
 ) -> EngineCache | None:
-    """Where the study looks for engines, and keeps its own."""
     if study.cache == "off":
         return None
     return EngineCache(journal, record, EngineStore(home_directory.engine_store(root)), shared)
 
 
 def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | None:
-    """The study directory to go on with, or None to start anew."""
+    """The study directory to continue, or None to start anew."""
     last = None if resume == "never" else study_directories.newest(root, key)
     if resume == "always" and last is None:
         raise StudyError(
@@ -363,15 +345,15 @@ def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | Non
 
 
 def _room_for(plan: StudyPlan, root: Path, key: str, tracking_uri: str | None) -> Path:
-    """A new directory for a study, on a disk that can hold what it is known to need.
+    """Create a directory for a study on a disk with enough space for its known needs.
 
     Raises
     ------
     DiskFullError
-        The disk cannot.
+        The disk has too little.
     """
     known = plan.of_known_size
-    # Without a server MLflow keeps artifacts, too, below the directory that the study is started in.
+    # Without a server MLflow keeps artifacts below the current directory.
     local = tracking_uri is not None and not connection.is_server(tracking_uri)
     beside = local and Path.cwd().stat().st_dev == root.stat().st_dev
     disk_space.require(known.home_bytes + (known.engine_bytes if beside else 0), root)
@@ -395,6 +377,5 @@ def _start(journal: Journal, directory: Path, plan: StudyPlan, machine: Mapping[
 
 
 def _compiler_versions(plan: StudyPlan) -> dict[str, str]:
-    """The version of each compiler of the plan, under the compiler's own name."""
     names = {lane.compiler for lane in plan.lanes}
     return {name: COMPILERS.get(name).availability().version or "" for name in sorted(names)}

@@ -1,4 +1,4 @@
-"""What to measure: a study, read from YAML and validated, or built in Python."""
+"""Study: the definition of a benchmark, read from YAML and validated, or built in Python."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from mlflow_ngraph.workloads.base import DIGEST, Init, WorkloadRef
 from mlflow_ngraph.workloads.live import Live, is_module
 
 BASELINE = EAGER
-"""The compiler that ratios refer to unless a study names another lane, and that parity refers to."""
+"""Default reference of ratios, and the reference of parity."""
 Purpose = Literal["characterise", "decide"]
-"""What a study is for."""
-_SLICE, _FEWEST_ROUNDS = 10, 3
-"""Repetitions of a slice, unless a study with few of them would have fewer rounds than these."""
+"""Purpose of a study."""
+_SLICE, _ROUNDS_OF_SHORT_STUDY = 10, 3
+"""Repetitions of a slice, and the fewest rounds that a short study is divided into."""
 
 
 class WorkloadChoice(Section):
@@ -45,14 +45,14 @@ class WorkloadChoice(Section):
     """Options of the scheme, such as ``width`` and ``depth`` of a block, or ``inputs`` of a torch factory."""
 
     def parsed(self) -> WorkloadRef:
-        """The reference with the options of both forms together."""
+        """The reference with the options of both forms."""
         text = self.ref if ":" in self.ref.partition("?")[0] else f"paper:{self.ref}"
         ref = WorkloadRef.parse(text)
         return WorkloadRef(ref.scheme, ref.target, {**ref.options, **self.options})
 
     @property
     def names(self) -> tuple[str, str]:
-        """As it is written, and in full."""
+        """The reference as written, and in full."""
         return self.ref, str(self.parsed())
 
 
@@ -65,18 +65,18 @@ class CompilerChoice(Section):
 
     @property
     def label(self) -> str:
-        """The name, followed by the flags that were given."""
+        """The name with the given flags."""
         shown = ",".join(f"{key}={value}" for key, value in sorted(self.flags.items()))
         return f"{self.name}[{shown}]" if shown else self.name
 
 
 def _choice(key: str) -> BeforeValidator:
-    """Accept the short form of a choice: the bare text."""
+    """Accept the short form of a choice: its text alone."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 def _workload(value: Any) -> Any:
-    """Accept the short form of a workload, and a module in memory with its inputs."""
+    """Accept the short form of a workload, or a module in memory with its inputs."""
     if isinstance(value, Live):
         return value.written()
     if is_module(value):
@@ -88,7 +88,7 @@ def _workload(value: Any) -> Any:
 
 
 def _count(value: Any, what: str, most: int, *words: str) -> Any:
-    """A number from 1 to ``most``, or one of the words."""
+    """Parse a number from 1 to ``most``, or one of the words."""
     number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS else value
     if number in words or (isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= most):
         return number
@@ -109,82 +109,81 @@ def _duration(value: Any) -> Any:
 MOST_BATCH = 1_000_000
 MOST_THREADS = 4096
 MOST_REPETITIONS = 100_000_000
-"""What nobody means who asks for more: refused before anything begins, and not after hours."""
+"""Upper bounds against typing errors: refused at the start and not after hours."""
 _MOST_DIGITS = 20
 
 
 class Study(Section):
-    """What to measure, and how."""
+    """A benchmark plan: models, compilers, batch sizes and precisions on a device, and how to measure them."""
 
     name: str = Field("study", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
-    """Names the study in MLflow and on disk."""
+    """Name of the study in MLflow and on disk."""
     description: str = ""
     """One line for people."""
     device: str = "host"
-    """The device profile: ``xeon``, ``gpu``, ``orin``, or ``host`` for whatever this machine is."""
+    """The device profile: ``xeon``, ``gpu``, ``orin``, or ``host`` for this machine."""
     build_for: str = ""
-    """Compile for this device, which need not be this machine, such as ``gpu:sm89`` or ``xeon``, and measure nothing; it
-    takes the place of ``device``. Empty measures here."""
+    """Compile for this device, such as ``gpu:sm89`` or ``xeon``, and measure nothing; replaces ``device``. Empty
+    measures here."""
     workloads: list[Annotated[WorkloadChoice, BeforeValidator(_workload)]] = Field(min_length=1)
     """The models to compile; from Python also a `Live` module."""
     baseline: str = BASELINE
-    """The lane that speed-ups and other ratios refer to: the name of a compiler of the study, with its flags where it stands
-    several times, such as ``openvino[num_streams=2]``. What engines have to compute does not depend on it."""
+    """The lane that speed-ups and other ratios refer to: the name of a compiler of the study, with its flags if it is
+    listed several times, such as ``openvino[num_streams=2]``. The reference of parity does not depend on it."""
     compilers: list[Annotated[CompilerChoice, _choice("name")]] = Field(min_length=1)
-    """The compilers; one may stand several times with different flags. ``identity`` is always measured where it is the
+    """The compilers; one may be listed several times with different flags. ``identity`` is always measured if it is the
     baseline."""
     batch_sizes: Annotated[list[Annotated[int, Field(ge=1, le=MOST_BATCH)]], BeforeValidator(_listed)] = Field(
         min_length=1
     )
     """Batch sizes, each an integer from 1 to a million."""
     precision: Annotated[list[Precision], BeforeValidator(_listed)] = Field(["fp32"], min_length=1)
-    """Precisions that the engines compute in; parity is always against fp32."""
+    """Precisions of the engines; parity is always against fp32."""
     purpose: Purpose = "characterise"
-    """``characterise``: every cell until its figures are as precise as wanted. ``decide``: only until it is clear which cell
-    of a workload is the best one; what cannot win any more leaves."""
+    """``characterise`` measures every cell until its figures are precise enough. ``decide`` measures only until the
+    best cell of a workload is known; cells that cannot win leave."""
     objective: str | None = None
-    """What the best one is best in, with ``purpose: decide``: ``throughput`` unless it is said, ``latency``, ``cpu``,
-    ``memory``, ``energy`` or ``size``."""
+    """The figure to optimise, with ``purpose: decide``: ``throughput`` by default, ``latency``, ``cpu``, ``memory``,
+    ``energy`` or ``size``."""
     bounds: dict[str, float] = Field(default_factory=dict)
-    """What the best one has to keep, with ``purpose: decide``, by the names of the options of ``recommend``: such as
+    """Limits of the best cell, with ``purpose: decide``, named as the options of ``recommend``, such as
     ``max_latency_ms``."""
     within: Annotated[float | None, BeforeValidator(_duration)] = None
-    """Seconds that all of it may take, or text such as ``5m``; unset takes as long as it takes. Does not change what is
-    measured, only how much of it."""
+    """Time limit of the study in seconds, or text such as ``5m``; unset has none. Changes the number of measured cells
+    and not how they are measured."""
     mode: Mode = "sync"
-    """``sync``: one request in flight. ``async``: as many as the runtime wants."""
+    """``sync``: one request in flight. ``async``: as many as the runtime chooses."""
     transfers: Transfers = "outside"
-    """Whether a repetition on a GPU contains the copies of inputs and outputs between host and device: ``inside`` or
-    ``outside``."""
+    """Copies of inputs and outputs between host and device count for a repetition on a GPU (``inside``) or not
+    (``outside``)."""
     freed_memory: FreedMemory = "keep"
-    """What the C library does with memory that a measuring process frees: ``keep`` it for the next inference, or
-    ``return`` much of it to the system and get it back page by page, as a bare process does."""
+    """Memory that a measuring process frees: ``keep`` it for the next inference, or ``return`` much of it to the system
+    and get it back page by page, as a bare process does."""
     threads: int | Literal["all", "default"] = "all"
     """Threads of every runtime: a number, ``all`` processors of this machine, or each runtime's own ``default``."""
     repetitions: int | Literal["auto"] = 100
-    """Timed repetitions of a cell: a number, or ``auto`` for as many as ``adaptive`` asks for."""
+    """Timed repetitions of a cell: a number, or ``auto`` for as many as ``adaptive`` needs."""
     adaptive: Adaptive = Adaptive()
     slice_repetitions: int | None = Field(None, ge=1)
-    """Repetitions a lane gets in one round before the next lane has its turn; when left out ten, or so many that a cell has
-    three rounds: one round tells nothing of the next."""
+    """Repetitions of a lane in a round. By default ten, or fewer so that a cell has three rounds: one round tells
+    nothing of the next."""
     warmup: WarmUp = WarmUp()
     stability: Stability = Stability()
     arrivals: Annotated[Arrivals | None, BeforeValidator(Arrivals.from_rates)] = None
-    """Also offer requests that arrive by themselves, and measure their latency; unset does not."""
+    """Also measure the latency of requests that arrive in an open loop; unset does not."""
     limits: Limits = Limits()
     init: Init = Init()
-    """How the parameters of the models come about."""
+    """Initialisation of the models' parameters."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Seeds the inputs and the order of lanes within a round; below 2**32."""
     builds: Literal["together", "alone"] = "together"
-    """Whether workloads are prepared and engines compiled and verified beside each other, as many as processors and memory
-    allow (``together``), or one after the other, so that their seconds can be compared (``alone``). Nothing is timed
-    meanwhile either way."""
+    """Prepare, compile and verify concurrently, as far as processors and memory allow (``together``), or one after the
+    other for comparable compile times (``alone``). Nothing is timed meanwhile."""
     cache: Literal["local", "server", "off"] = "local"
-    """Where to look for engines that somebody has compiled before: on this machine (``local``), also on the tracking
-    server (``server``), or nowhere (``off``). Does not change what is measured."""
+    """Reuse engines compiled before: on this machine (``local``), also from the tracking server (``server``), or not
+    (``off``). Does not change what is measured."""
     metrics: dict[str, Annotated[CustomMetric, _choice("expression")]] = Field(default_factory=dict)
-    """Metrics of the study's own, by name. Do not change what is measured."""
+    """Metrics declared by the study, by name. They do not change what is measured."""
 
     def __init__(self, **content: Any) -> None:
         """Validate the content of a study.
@@ -192,7 +191,7 @@ class Study(Section):
         Raises
         ------
         StudyError
-            It is invalid; names the key and what is allowed.
+            It is invalid; names the key and the allowed values.
         """
         try:
             super().__init__(**content)
@@ -223,7 +222,7 @@ class Study(Section):
     @model_validator(mode="before")
     @classmethod
     def _device_elsewhere(cls, data: Any) -> Any:
-        """The profile of ``build_for`` takes the place of ``device``."""
+        """Replace ``device`` by the profile of ``build_for``."""
         if isinstance(data, Mapping) and data.get("build_for"):
             try:
                 elsewhere = BuildTarget.parse(str(data["build_for"]))
@@ -304,26 +303,26 @@ class Study(Section):
             return self.slice_repetitions
         if self.repetitions == "auto":
             return _SLICE
-        return min(_SLICE, -(-self.repetitions // _FEWEST_ROUNDS))
+        return min(_SLICE, -(-self.repetitions // _ROUNDS_OF_SHORT_STUDY))
 
     @property
     def baseline_label(self) -> str:
-        """The label of the compiler that ratios refer to."""
+        """Label of the baseline compiler."""
         return baseline_labels(self.baseline, self.compilers)[0]
 
     @property
     def raced(self) -> Raced | None:
-        """The objective that lanes race for; None where every cell is measured to its end."""
+        """The objective of a race; None when every cell is measured completely."""
         return next((name for name in get_args(Raced) if name == self.objective), None)
 
     @property
     def kept_limits(self) -> list[Limit]:
-        """The limits that the best cell has to keep."""
+        """Limits of the best cell."""
         return limits(self.bounds)
 
     def digest(self) -> str:
-        """Identifies what is measured; name, description and metrics of its own do not count, nor where engines come from, nor
-        the time that it may take.
+        """Digest of everything that determines the measurement: without name, description, declared metrics, engine
+        sources and time limit.
         """
         besides = {"name", "description", "cache", "metrics", "within"}
         if self.baseline == BASELINE:
@@ -332,18 +331,18 @@ class Study(Section):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_yaml(self) -> str:
-        """The study as a file that `load` reads back."""
+        """The study as YAML that `load` reads."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
 def baseline_labels(named: str, compilers: Sequence[CompilerChoice]) -> list[str]:
-    """The labels of the compilers that the name of a baseline fits: of that label or, where there is none, of that name."""
+    """Labels of the compilers that a baseline's name fits: those of that label, else those of that name."""
     whole = [choice.label for choice in compilers if choice.label == named]
     return whole or [choice.label for choice in compilers if choice.name == named]
 
 
 def recorded_baseline(study: Mapping[str, Any]) -> str:
-    """The label of the compiler that the ratios of a recorded study refer to; older ones do not say it.
+    """Label of the baseline of a recorded study; older ones omit it.
 
     Parameters
     ----------
@@ -366,18 +365,18 @@ def _distinct(values: list[Any], kind: str, key: Any) -> list[Any]:
 
 
 def ready_made() -> dict[str, Path]:
-    """The studies that come with the package, by name."""
+    """Studies of the package, by name."""
     root = Path(str(resources.files("mlflow_ngraph") / "studies"))
     return {path.stem: path for path in sorted(root.glob("*.yaml"))}
 
 
 def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study:
-    """Read a ready-made study by name or a study file by path, with some of its keys replaced.
+    """Read a ready-made study by name or a study file by path, with overrides of its keys.
 
     Raises
     ------
     StudyError
-        The file or an override is invalid; names the file, the key and what is allowed.
+        The file or an override is invalid; names the file, the key and the allowed values.
     """
     ready = ready_made()
     path = ready.get(name_or_path) or Path(name_or_path)
@@ -396,13 +395,13 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
         given["workloads"] = _with_options(given["workloads"], content.get("workloads"), path)
     own = Arrivals.from_rates(content.get("arrivals"))
     if isinstance(own, Mapping) and isinstance(given.get("arrivals"), Mapping):
-        # Rates and bound are said apart; the file may have one of them.
+        # Rates and bound are separate options; the file may have one of them.
         given["arrivals"] = {**own, **given["arrivals"]}
     return parse({"name": path.stem, **content, **given}, str(path))
 
 
 def _with_options(asked: Sequence[Any], own: Any, path: Path) -> list[Any]:
-    """Workloads that override a study's own: of these, named as they are written there or in results, with their options."""
+    """Replace workload names by the study's own workloads with their options; names as in the file or in results."""
     known = {}
     for workload in own if isinstance(own, list) else ():
         with suppress(WorkloadError, ValidationError):

@@ -1,4 +1,4 @@
-"""Metrics that a study file declares: their names, formulas and constants, checked when it is read."""
+"""CustomMetric: metrics that a study file declares, with their formulas and constants."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mlflow_ngraph.metrics import CELL_METRICS, MODEL_COLUMNS, TABLE, Better, is
 from mlflow_ngraph.text import shortened
 
 FACTS = ("batch", "threads", *MODEL_COLUMNS)
-"""What a formula may name besides metrics and constants: known of a cell without measuring it."""
+"""Names in formulas besides metrics and constants: known about a cell without measuring it."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class CustomMetric(BaseModel):
-    """A metric of the study's own, computed from those that are measured. In YAML either the formula or a mapping."""
+    """A declared metric, computed from measured ones. In YAML either the formula or a mapping."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -27,11 +27,11 @@ class CustomMetric(BaseModel):
     numbers, ``+ - * / **``, parentheses, and the functions ``sqrt``, ``exp``, ``log``, ``log2``, ``log10``, ``abs``,
     ``min``, ``max``."""
     unit: str = "1"
-    """For people."""
+    """Unit for display."""
     better: Better = "higher"
-    """Whether ``higher`` or ``lower`` is better, or ``neither``."""
+    """The better direction: ``higher``, ``lower`` or ``neither``."""
     constants: dict[str, float | dict[str, float]] = Field(default_factory=dict)
-    """Numbers by name; one for all workloads, or one for each of them, by the workload as the study has it."""
+    """Numbers by name; one for all workloads, or one for each of them by its name in the study."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> CustomMetric:
@@ -45,12 +45,12 @@ class CustomMetric(BaseModel):
         return self
 
     def constants_for(self, names: Sequence[str]) -> dict[str, float]:
-        """The constants of a workload; one that it has no number for is left out.
+        """Constants of a workload, without those that it has no number for.
 
         Parameters
         ----------
         names : Sequence[str]
-            What the workload is called.
+            Names of the workload.
         """
         numbers = {}
         for name, value in self.constants.items():
@@ -61,17 +61,17 @@ class CustomMetric(BaseModel):
 
 
 def check(metrics: Mapping[str, CustomMetric], workloads: Sequence[Sequence[str]]) -> None:
-    """Complain about a name that is taken, and about a constant that a workload has no number for.
+    """Refuse names that are taken, and constants that lack a number for a workload.
 
     Parameters
     ----------
     workloads : Sequence[Sequence[str]]
-        What each workload is called.
+        Names of each workload.
 
     Raises
     ------
     ValueError
-        Says which.
+        Names the metric or constant.
     """
     for name, metric in metrics.items():
         if not _NAME.fullmatch(name):

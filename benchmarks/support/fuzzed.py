@@ -129,7 +129,7 @@ def journals(corpus: Corpus) -> Format:
         for lane in {str(event.get("lane")) for event in events}:
             known.call_s(lane, 2)
         study_directories.unrecorded(home)
-        disk_inventory.holdings(home)
+        disk_inventory.stored_items(home)
         newest = study_directories.newest(home, key)
         if newest is not None:
             study_directories.end(newest)

@@ -15,7 +15,7 @@ from mlflow_ngraph.compilers.base import Engine, Target, Workbench
 from mlflow_ngraph.compilers.registry import create as compiler_of
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, IncomparableError, NGraphError
-from mlflow_ngraph.execute.verifying import Verification, of_example, verify
+from mlflow_ngraph.execute.verifying import Verification, check_timed_inputs, verify
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
@@ -109,7 +109,7 @@ def judged(engine: Engine, source: Source, keep: Path, batch: int) -> Said:
     inputs, reference = source.example(batch), source.reference(batch)
     outputs = ran(engine, inputs)
     try:
-        problem = of_example(parity.compare(outputs, reference), source, batch, "fp32", outputs, reference)
+        problem = check_timed_inputs(parity.compare(outputs, reference), source, batch, "fp32", outputs, reference)
     except IncomparableError as error:
         problem = str(error)
     if problem:

@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mlflow_ngraph.execute.plan import StudyPlan
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.runner import ask_child
 
 
 def prepared(plan: StudyPlan, directory: Path, workload: str, batch: int) -> Path:
     """Make the materials of a workload again where the study in ``directory`` had them, and return that place."""
     (chosen,) = (one for one in plan.workloads if str(one.ref) == workload)
-    materials = Places(directory).materials(workload)
+    materials = StudyPaths(directory).materials(workload)
     ask_child(
         "prepare",
         workload=asdict(chosen.ref),

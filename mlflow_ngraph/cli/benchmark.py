@@ -252,9 +252,9 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
     from mlflow_ngraph.cli.progress import Progress, State
     from mlflow_ngraph.devices.registry import create
     from mlflow_ngraph.execute.plan import make
-    from mlflow_ngraph.runner import known_times, run_study
+    from mlflow_ngraph.runner import run_study, timing_history
 
-    plan = make(study, create(study.device), known_times(home))
+    plan = make(study, create(study.device), timing_history(home))
     messages = output.console(stderr=True)
     for note in _notes(plan, home):
         messages.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
@@ -343,7 +343,7 @@ def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
     from mlflow_ngraph.processes import disk_space
 
     within = plan.study.within
-    planned = [] if within is None else list(time_allocation.told(plan, time_allocation.left_out(plan, within)))
+    planned = [] if within is None else list(time_allocation.describe(plan, time_allocation.left_out(plan, within)))
     place = home_directory.location(home)
     free, wanted, available = disk_space.free_bytes(place), process_pool.most_bytes(plan), memory.available_bytes()
     lacking = []

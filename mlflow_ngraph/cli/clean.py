@@ -12,7 +12,7 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import SECONDS, quantity
 from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
-from mlflow_ngraph.execute.disk_inventory import Holding, What
+from mlflow_ngraph.execute.disk_inventory import StoredItem, What
 from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 from mlflow_ngraph.text import counted
 
@@ -51,23 +51,23 @@ def clean(
         raise UsageError("--study names the studies that go: leave out 'studies'")
     age = quantity("--older-than", older_than, SECONDS) if older_than else 0.0
     place = home_directory.location(home)
-    kept = disk_inventory.holdings(place)
+    kept = disk_inventory.stored_items(place)
     chosen = [
-        holding
-        for holding in kept
-        if holding.age_s >= age and (holding.what in what or not (what or named)) and not (yes and holding.stays)
+        item
+        for item in kept
+        if item.age_s >= age and (item.what in what or not (what or named)) and not (yes and item.stays)
     ]
     chosen += _named(kept, named)
-    freed = disk_inventory.freed_bytes(holding for holding in chosen if not holding.stays or holding.name in named)
+    freed = disk_inventory.freed_bytes(item for item in chosen if not item.stays or item.name in named)
     problems = _removed(chosen) if yes else {}
-    freed -= disk_inventory.freed_bytes(holding for holding in chosen if (holding.what, holding.name) in problems)
+    freed -= disk_inventory.freed_bytes(item for item in chosen if (item.what, item.name) in problems)
     if as_json:
         output.print_json(
             {
                 "directory": str(place),
                 "removed": yes,
                 "freed_bytes": freed,
-                "items": [_document(holding, named, problems) for holding in chosen],
+                "items": [_document(item, named, problems) for item in chosen],
             }
         )
     else:
@@ -75,47 +75,47 @@ def clean(
     return 1 if problems else 0
 
 
-def _named(kept: Iterable[Holding], names: Sequence[str]) -> list[Holding]:
-    studies = {holding.name: holding for holding in kept if holding.what == "studies"}
+def _named(kept: Iterable[StoredItem], names: Sequence[str]) -> list[StoredItem]:
+    studies = {item.name: item for item in kept if item.what == "studies"}
     for name in names:
         if name not in studies:
             raise UnknownNameError("study", name, studies)
     return [studies[name] for name in dict.fromkeys(names)]
 
 
-def _removed(chosen: Iterable[Holding]) -> dict[tuple[str, str], str]:
+def _removed(chosen: Iterable[StoredItem]) -> dict[tuple[str, str], str]:
     """Remove them one after the other; what could not be removed, and why."""
     from mlflow_ngraph.execute import disk_inventory
 
     problems: dict[tuple[str, str], str] = {}
-    for holding in chosen:
+    for item in chosen:
         try:
-            disk_inventory.remove(holding)
+            disk_inventory.remove(item)
         except (JournalError, OSError) as error:
             told = isinstance(error, OSError) and error.strerror
-            problems[holding.what, holding.name] = told or str(error)
+            problems[item.what, item.name] = told or str(error)
     return problems
 
 
-def _state(holding: Holding, named: Sequence[str], problems: Mapping[tuple[str, str], str]) -> str:
+def _state(item: StoredItem, named: Sequence[str], problems: Mapping[tuple[str, str], str]) -> str:
     """Why something stays, or empty."""
-    stays = "" if holding.name in named else holding.stays
-    return problems.get((holding.what, holding.name), stays)
+    stays = "" if item.name in named else item.stays
+    return problems.get((item.what, item.name), stays)
 
 
-def _document(holding: Holding, named: Sequence[str], problems: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+def _document(item: StoredItem, named: Sequence[str], problems: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     return {
-        "what": holding.what,
-        "name": holding.name,
-        "paths": [str(path) for path in holding.paths],
-        "size_bytes": holding.size_bytes,
-        "age_s": holding.age_s,
-        "stays": _state(holding, named, problems),
+        "what": item.what,
+        "name": item.name,
+        "paths": [str(path) for path in item.paths],
+        "size_bytes": item.size_bytes,
+        "age_s": item.age_s,
+        "stays": _state(item, named, problems),
     }
 
 
 def _show(
-    chosen: Sequence[Holding],
+    chosen: Sequence[StoredItem],
     named: Sequence[str],
     problems: Mapping[tuple[str, str], str],
     place: Path,
@@ -123,21 +123,21 @@ def _show(
     *,
     yes: bool,
 ) -> None:
-    stay = [holding for holding in chosen if _state(holding, named, problems)]
+    stay = [item for item in chosen if _state(item, named, problems)]
     done = "removed" if yes else "may go"
     rows = [
         (
-            holding.what,
-            holding.name,
-            f"{holding.size_bytes / 1e6:.1f}",
-            output.age(holding.age_s),
-            f"no: {why}" if (why := _state(holding, named, problems)) else "yes",
+            item.what,
+            item.name,
+            f"{item.size_bytes / 1e6:.1f}",
+            output.age(item.age_s),
+            f"no: {why}" if (why := _state(item, named, problems)) else "yes",
         )
-        for holding in chosen
+        for item in chosen
     ]
     count = counted(len(chosen) - len(stay), "thing", "things")
     notes = [f"{count} {done}, which frees {freed / 1e6:.1f} MB ({place})"]
-    lost = [holding for holding in stay if holding.stays]
+    lost = [item for item in stay if item.stays]
     if lost and not yes:
         notes.append(
             f"{counted(len(lost), 'study stays', 'studies stay')}: 'mlflow-ngraph study sync NAME' records one, and --study NAME lets it go "

@@ -1,8 +1,7 @@
-"""Engines that need not be compiled, because somebody has compiled just these before.
+"""EngineCache: engines compiled before, on this machine or by others, by key.
 
-An engine is looked for under its key on this machine, then, where the study says so, among those that others share.
-Nothing here may cost a study more than a compilation: whatever is damaged, does not fit or cannot be reached is said,
-and the engine is compiled.
+No failure here may cost a study more than a compilation: damaged, unfitting or unreachable engines are reported and
+compiled.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from mlflow_ngraph.execute.record import EngineRecord, Lane, LaneRecord, StudyRe
 
 
 class SharedEngines(Protocol):
-    """Engines that others made, such as those on a tracking server."""
+    """Engines of others, such as those on a tracking server."""
 
     def fetch(
         self, key: str, requires: Mapping[str, str], directory: Path, tell: Callable[[str], None]
     ) -> Manifest | None:
-        """Put the files of an engine with this key into the new ``directory``, verified; None where there is none.
+        """Put the verified files of an engine into the new ``directory``; None when there is none.
 
         Parameters
         ----------
         requires : Mapping[str, str]
-            What the compiler requires here; an engine that requires anything else is left where it is.
+            Requirements of the compiler here; engines with others are skipped.
         tell : Callable[[str], None]
-            Told of engines that were found and could not be used.
+            Called with the reason for each unusable engine.
 
         Raises
         ------
         NGraphError
-            The others cannot be asked.
+            The others cannot be reached.
         """
 
 
@@ -53,7 +52,7 @@ class EngineCache:
     store : EngineStore
         Engines on this machine.
     shared : SharedEngines | None
-        Asked for what is not on this machine.
+        Searched for engines that this machine lacks.
     """
 
     def __init__(
@@ -67,14 +66,14 @@ class EngineCache:
     def take(
         self, lane: Lane, key: str, requires: Mapping[str, str], target: Path, *, shared: bool = True
     ) -> Manifest | None:
-        """Put the engine with this key into the new directory ``target``; None where it has to be compiled.
+        """Put an engine into the new directory ``target``; None when it has to be compiled.
 
         Parameters
         ----------
         requires : Mapping[str, str]
-            What the compiler requires here.
+            Requirements of the compiler here.
         shared : bool
-            Look beyond this machine, if the study does.
+            Also search beyond this machine, if the study does.
         """
         stored = self._local(lane, key) or (self._pull(lane, key, requires) if shared else None)
         if stored is None:
@@ -87,7 +86,7 @@ class EngineCache:
         return stored
 
     def forget(self, lane: Lane, engine: EngineRecord, reason: str) -> None:
-        """Throw away an engine that turned out to be wrong, if it is kept here."""
+        """Remove a wrong engine from the store."""
         if not self._store.used_at(engine.key):
             return
         self._say(lane, f"an engine in the cache is wrong, and is thrown away: {reason}")
@@ -95,7 +94,7 @@ class EngineCache:
             self._store.remove(engine.key)
 
     def keep(self, lane: Lane, engine: EngineRecord, directory: Path) -> None:
-        """Keep an engine that was compiled and verified, for others."""
+        """Add a compiled and verified engine to the store."""
         try:
             manifest = packaging.manifest(self._study, LaneRecord(lane, [engine]), engine, EngineSpec.read(directory))
             self._store.add(manifest, directory)
@@ -123,7 +122,7 @@ class EngineCache:
                     self._store.publish(stored, directory)
                 return stored
         except (NGraphError, OSError) as error:
-            # Asking again for every engine would cost more than it can bring.
+            # One timeout per engine would cost more than the cache can save.
             self._shared = None
             self._say(lane, f"engines of others are not looked for any more: {error}")
             return None

@@ -1,4 +1,4 @@
-"""From slices to metrics. Pure: the same journal gives the same figures, bit for bit."""
+"""Derive metrics from slices. Pure: equal journals give equal figures, bit for bit."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SliceRecord = Mapping[str, Any]
 NS = 1e9
 MB = 1e6
 _AGAINST_ONE = {"rtr", "ase"}
-"""Metrics that compare a batch size with batch size 1, which was measured at another time; there they are 1."""
+"""Metrics relative to batch size 1, which was measured at another time; they are 1 there."""
 _PAIRED = {"speedup", "cpu_reduction"}
-"""Metrics that compare a cell with the baseline's in the same rounds."""
+"""Metrics paired with the baseline by rounds."""
 
 
 def derive(
@@ -36,9 +36,9 @@ def derive(
     Parameters
     ----------
     companions : Mapping[str, Sequence[SliceRecord]] | None
-        Slices by cell id that the baseline took beside cells of another session than its own.
+        Slices of the baseline beside cells of other sessions, by cell id.
     workloads : Collection[str] | None
-        Only the lanes of these; those of a workload need no others.
+        Restricts the lanes; lanes of a workload depend on no others.
     """
     raced = record.study.get("objective") in get_args(Raced)
     processors = int(record.fingerprint["hardware"]["cpu"]["threads"])
@@ -62,7 +62,7 @@ def derive(
 
 
 def own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str, float]:
-    """What a cell's own samples and its engine say.
+    """Metrics of a cell from its own slices and engine.
 
     Parameters
     ----------
@@ -108,9 +108,9 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
     mean = _disturbed(cell, statistics.mean_duration(slices), medians)
     _put(metrics, "throughput_mean", exactly(per_second).over(mean))
     if cell.ready.get("requests", 1) == 1:
-        # With several requests in flight a repetition is not the latency of any of them.
+        # With several requests in flight a repetition is no latency.
         p50, p90, p99 = np.percentile(durations, [50, 90, 99]) / 1e6
-        # The median of all repetitions, with the error of the typical duration of a round.
+        # The median of all repetitions, with the error of a round's typical duration.
         _put(metrics, "latency_p50_ms", replace(typical, log=np.log(p50)))
         metrics.update(
             latency_mean_ms=float(durations.mean()) / 1e6,
@@ -122,7 +122,7 @@ def _timings(cell: CellRecord, samples_per_call: float) -> dict[str, float]:
 
 
 def _baselines(record: StudyRecord) -> dict[tuple[str, str], LaneRecord]:
-    """The lanes that ratios refer to, by workload and precision."""
+    """Baseline lanes by workload and precision."""
     label = record.baseline
     found: dict[tuple[str, str], LaneRecord] = {}
     for other in record.lanes.values():
@@ -132,7 +132,7 @@ def _baselines(record: StudyRecord) -> dict[tuple[str, str], LaneRecord]:
 
 
 def _serve(cell: CellRecord, study: Mapping[str, Any], processors: int) -> None:
-    """What requests that arrived by themselves say."""
+    """Figures of requests that arrived in an open loop."""
     cell.serving = [open_loop_figures.row(event, processors, study["stability"]) for event in cell.arrivals]
     if cell.serving:
         cell.metrics.update(open_loop_figures.headlines(cell.serving, study["arrivals"]["max_p99_ms"]))
@@ -141,7 +141,7 @@ def _serve(cell: CellRecord, study: Mapping[str, Any], processors: int) -> None:
 def _compare(
     lane: LaneRecord, baseline: LaneRecord | None, companions: Mapping[str, Sequence[SliceRecord]], processors: int
 ) -> None:
-    """Add what needs other cells: the baseline's, or the lane's own at batch size 1."""
+    """Add metrics relative to the baseline, or to batch size 1 of the same lane."""
     speedups: dict[int, Estimate] = {}
     for batch, cell in lane.cells.items():
         other = baseline.cells.get(batch) if baseline is not None else None
@@ -156,19 +156,19 @@ def _compare(
         return
     for batch, throughput in throughputs.items():
         metric = lane.cells[batch].metrics
-        # At batch size 1 both are 1 by definition, not by measurement.
+        # At batch size 1 both are 1 by definition and not by measurement.
         rtr = throughput.over(single) if batch > 1 else exactly(1.0)
         _put(metric, "rtr", rtr)
         _put(metric, "ase", rtr.times(1 / batch))
         if batch in speedups and 1 in speedups:
-            # ASE / ASE of the baseline is the speed-up over the speed-up at batch size 1, and those are paired.
+            # ASE / ASE of the baseline equals the speed-up over the speed-up at batch size 1, and those are paired.
             _put(metric, "bsr", speedups[batch].over(speedups[1]) if batch > 1 else exactly(1.0))
 
 
 def _speedup(
     cell: CellRecord, baseline: CellRecord, companions: Sequence[SliceRecord], processors: int
 ) -> Estimate | None:
-    """Pair the rounds of both cells. Another lane of the same compiler, with other flags, is compared as any other."""
+    """Pair the rounds of a cell with those of the baseline."""
     theirs = {_round(part): part for part in [*companions, *baseline.samples]}
     ours = {_round(part): part for part in cell.samples}
     common = sorted(set(ours) & set(theirs))
@@ -186,7 +186,7 @@ def _speedup(
 
 
 def _cpu_reduction(cell: CellRecord, ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> None:
-    """1 - CPU use / CPU use of the baseline in the same rounds; nothing where one of them is not known."""
+    """1 - CPU use / CPU use of the baseline in the same rounds; empty when one is unknown."""
     if not (np.all(ours > 0) and np.all(theirs > 0)):
         return
     share = statistics.paired_ratio(ours, theirs)
@@ -195,12 +195,11 @@ def _cpu_reduction(cell: CellRecord, ours: NDArray[np.float64], theirs: NDArray[
 
 
 def _cpu_use(slices: Sequence[SliceRecord], processors: int) -> NDArray[np.float64]:
-    """Processors that were busy around each slice; NaN where that cannot be told."""
+    """Busy processors around each slice; NaN where unknown."""
     return np.array([own_processors(part, processors) for part in slices], np.float64)
 
 
 def _throughputs(lane: LaneRecord) -> dict[int, Estimate]:
-    """Samples/s by batch size."""
     return {
         batch: exactly(_samples_per_call(cell) * NS).over(_typical(cell))
         for batch, cell in sorted(lane.cells.items())
@@ -209,18 +208,18 @@ def _throughputs(lane: LaneRecord) -> dict[int, Estimate]:
 
 
 def _typical(cell: CellRecord) -> Estimate:
-    """What a repetition of a cell takes, from the medians of its slices: what ratios of shared rounds compare as well."""
+    """Typical duration of a repetition, from slice medians as ratios are."""
     medians = statistics.slice_medians(_durations(cell.samples))
     return _disturbed(cell, statistics.typical(medians), medians)
 
 
 def _disturbed(cell: CellRecord, duration: Estimate, medians: Array) -> Estimate:
-    """A duration with the error that it has where the machine was not quiet."""
+    """Widen the error of a duration measured on a noisy machine."""
     return statistics.persistent(duration, np.log(medians)) if cell.noise else duration
 
 
 def _unsteady(lane: LaneRecord, cell: CellRecord, baseline: LaneRecord | None) -> tuple[str, ...]:
-    """Metrics of a cell that noise touches, its own or that of the cells that it is compared with."""
+    """Metrics of a cell that noise affects, its own or that of cells in its ratios."""
     single = lane.cells.get(1)
     touched: set[str] = set()
     if cell.noise:
@@ -237,7 +236,7 @@ def _unsteady(lane: LaneRecord, cell: CellRecord, baseline: LaneRecord | None) -
 
 
 def _loaded(lane: LaneRecord, baseline: LaneRecord, batch: int) -> bool:
-    """Whether others used so much of the machine beside a lane or its baseline that it slowed them unequally."""
+    """Return True when foreign load may have slowed a lane and its baseline unequally."""
     cells = [own for own in (lane.cells.get(batch), baseline.cells.get(batch)) if own is not None]
     return any(own.metrics.get("foreign_cpu_percent", 0.0) >= LOADED_PERCENT for own in cells)
 
@@ -249,12 +248,12 @@ def _put(
     value: Array | None = None,
     interval: tuple[Array, Array] | None = None,
 ) -> None:
-    """A figure, with its interval where there is one that tells a size, and its error where that is known.
+    """Set a metric with its interval and error, where they exist.
 
     Parameters
     ----------
     value, interval : Array | None, tuple[Array, Array] | None
-        Of the figure where they are not those of the estimate itself.
+        Replace those of the estimate.
     """
     metrics[name] = float(estimate.value if value is None else value)
     low, high = estimate.interval() if interval is None else interval

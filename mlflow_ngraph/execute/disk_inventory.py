@@ -1,4 +1,4 @@
-"""What this machine keeps of studies and engines, and what of it may go."""
+"""Inventory of studies and engines on this disk, and what can be deleted."""
 
 from __future__ import annotations
 
@@ -18,42 +18,41 @@ from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import journal, study_directories
 
 What = Literal["studies", "logs", "scratch", "cache", "pulled"]
-"""Whole studies; what their processes printed; what is made again where a killed study goes on; engines that studies share;
-engines that were pulled from a server."""
+"""Whole studies; logs; files that a resumed study makes again; shared engines; pulled engines."""
 
 _SCRATCH = ("materials", "scratch")
-"""Of a study directory."""
+"""Subdirectories of a study."""
 _ABANDONED_S = 86400.0
-"""Age of a temporary directory from which on whoever made it is taken for dead."""
+"""Age from which a temporary directory counts as abandoned."""
 
 
 @dataclass(frozen=True)
-class Holding:
-    """Something that takes room."""
+class StoredItem:
+    """A set of files that can be deleted together."""
 
     what: What
     name: str
     paths: tuple[Path, ...]
     used_at: float
-    """Unix seconds: when anybody last had to do with it."""
+    """Unix seconds of the last use."""
     study: Path | None = None
-    """The study that it belongs to: nobody may be at work there when it goes."""
+    """The study that it belongs to, which must be idle when it is deleted."""
     stays: str = ""
-    """Why it goes only if it is named; empty where nothing is lost by it."""
+    """Reason why it is deleted only by name; empty when nothing is lost."""
 
     @property
     def size_bytes(self) -> int:
-        """What its files have, also if others have them too."""
+        """Size of its files, including those with other hard links."""
         return sum(status[1] for status in _files(self.paths).values())
 
     @property
     def age_s(self) -> float:
-        """Since it was last used."""
+        """Seconds since its last use."""
         return max(0.0, time.time() - self.used_at)
 
 
-def holdings(home: Path) -> list[Holding]:
-    """All that is kept below a directory, the longest unused first.
+def stored_items(home: Path) -> list[StoredItem]:
+    """All items below a directory, longest unused first.
 
     Parameters
     ----------
@@ -62,57 +61,57 @@ def holdings(home: Path) -> list[Holding]:
     """
     found = [*_of_studies(home / "studies"), *_cached(home_directory.engine_store(home))]
     found += [
-        Holding("pulled", path.name, (path,), _changed(path))
+        StoredItem("pulled", path.name, (path,), _changed(path))
         for path in _children(home_directory.pulled_engines(home))
         if path.is_dir()
     ]
-    return sorted(found, key=lambda holding: holding.used_at)
+    return sorted(found, key=lambda item: item.used_at)
 
 
-def freed_bytes(chosen: Iterable[Holding]) -> int:
-    """What removing them gives back: files whose every name is among them."""
+def freed_bytes(chosen: Iterable[StoredItem]) -> int:
+    """Bytes freed by deleting items: files without links elsewhere."""
     names: Counter[tuple[int, int]] = Counter()
     known: dict[tuple[int, int], tuple[int, int]] = {}
-    for holding in chosen:
-        for file, (count, size, links) in _files(holding.paths).items():
+    for item in chosen:
+        for file, (count, size, links) in _files(item.paths).items():
             names[file] += count
             known[file] = size, links
     return sum(size for file, (size, links) in known.items() if names[file] >= links)
 
 
-def remove(holding: Holding) -> None:
-    """Take something away. What is cut short leaves a hidden folder behind, which the next call shows.
+def remove(item: StoredItem) -> None:
+    """Delete an item. An interrupted deletion leaves a hidden directory, which the next inventory lists.
 
     Raises
     ------
     JournalError
-        Somebody is running its study, or recording it.
+        Its study is running or being recorded.
     OSError
-        It cannot be removed.
+        It cannot be deleted.
     """
     with ExitStack() as stack:
-        if holding.study is not None:
-            stack.enter_context(journal.held(holding.study))
-        for path in holding.paths:
+        if item.study is not None:
+            stack.enter_context(journal.held(item.study))
+        for path in item.paths:
             if path.exists():
                 gone = path.with_name(f".gone-{uuid4().hex}")
                 path.rename(gone)
                 shutil.rmtree(gone)
 
 
-def _of_studies(studies: Path) -> Iterator[Holding]:
+def _of_studies(studies: Path) -> Iterator[StoredItem]:
     for path in _children(studies):
         if path.name.startswith("."):
             if path.name.startswith(".gone-") or time.time() - _changed(path) > _ABANDONED_S:
-                yield Holding("scratch", path.name, (path,), _changed(path))
+                yield StoredItem("scratch", path.name, (path,), _changed(path))
         elif (path / journal.FILE_NAME).is_file():
             used = _changed(path / journal.FILE_NAME)
-            yield Holding("studies", path.name, (path,), used, path, _why_it_stays(path))
+            yield StoredItem("studies", path.name, (path,), used, path, _why_it_stays(path))
             if (path / "logs").is_dir():
-                yield Holding("logs", path.name, (path / "logs",), used, path)
+                yield StoredItem("logs", path.name, (path / "logs",), used, path)
             scratch = tuple(path / name for name in _SCRATCH if (path / name).is_dir())
             if scratch:
-                yield Holding("scratch", path.name, scratch, used, path)
+                yield StoredItem("scratch", path.name, scratch, used, path)
 
 
 def _why_it_stays(study: Path) -> str:
@@ -124,12 +123,12 @@ def _why_it_stays(study: Path) -> str:
         return "its journal is damaged"
 
 
-def _cached(root: Path) -> Iterator[Holding]:
+def _cached(root: Path) -> Iterator[StoredItem]:
     store = EngineStore(root)
     for engine in store.entries():
         spec, key = engine.spec, engine.compiled.key
         name = f"{engine.origin.label} {spec.compiler} {spec.target.precision} {key[:12]}"
-        yield Holding("cache", name, (root / key,), store.used_at(key))
+        yield StoredItem("cache", name, (root / key,), store.used_at(key))
 
 
 def _children(directory: Path) -> list[Path]:
@@ -146,7 +145,7 @@ def _changed(path: Path) -> float:
 
 
 def _files(paths: Iterable[Path]) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Every file once, whatever its names: how many of those lie there, its size, and how many names it has in all."""
+    """Each file once: its links among the paths, its size, and all its links."""
     files: dict[tuple[int, int], tuple[int, int, int]] = {}
     for root in paths:
         for path in root.rglob("*"):

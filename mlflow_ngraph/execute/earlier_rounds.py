@@ -1,4 +1,4 @@
-"""The rounds that earlier sessions of a race have left: they count again."""
+"""Rounds of a race from earlier sessions, read from the journal."""
 
 from __future__ import annotations
 
@@ -19,23 +19,17 @@ from mlflow_ngraph.verdicts import Verdict
 
 
 @dataclass(frozen=True)
-class Before:
-    """What earlier sessions measured of a workload."""
+class EarlierRounds:
+    """Results of a workload from earlier sessions."""
 
     rounds: Mapping[Round, Mapping[str, Timed]] = field(default_factory=dict)
     """Slices by round and cell."""
     barred: frozenset[str] = frozenset()
-    """Cells that cannot be the answer: they failed, or cannot keep a limit."""
+    """Cells that failed or cannot keep a limit."""
 
 
-def rounds_before(directory: Path, lanes: Iterable[Lane]) -> Before:
-    """The rounds that a study has on disk of some lanes.
-
-    Parameters
-    ----------
-    directory : Path
-        Of the study.
-    """
+def read_earlier_rounds(directory: Path, lanes: Iterable[Lane]) -> EarlierRounds:
+    """Read the rounds of some lanes from a study directory."""
     mine = {lane.cell(batch): batch for lane in lanes for batch in lane.batch_sizes}
     rounds: dict[Round, dict[str, Timed]] = defaultdict(dict)
     requests: dict[str, int] = {}
@@ -54,10 +48,10 @@ def rounds_before(directory: Path, lanes: Iterable[Lane]) -> Before:
             elif event["event"] == "slice":
                 timed = slice_timed(event["durations_ns"], mine[cell], requests.get(cell, 1))
                 rounds[event["session"], event["round"]][cell] = timed
-    return Before(rounds, frozenset(barred))
+    return EarlierRounds(rounds, frozenset(barred))
 
 
 def slice_timed(durations_ns: ArrayLike, batch: int, requests: int) -> Timed:
-    """What a slice says to a race."""
+    """Convert a slice for the race."""
     seconds = np.asarray(durations_ns, float) / 1e9
     return Timed(float(np.median(seconds)), float(seconds.min()), float(batch * requests))

@@ -1,4 +1,4 @@
-"""Where the engines of a workload come from: an earlier session, the cache, or a compilation."""
+"""EngineJobs: jobs that reuse, compile and verify the engines of one workload."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.plan import PREPARE_SECONDS, WorkloadPlan
 from mlflow_ngraph.execute.preparation import Materials, Preparation
-from mlflow_ngraph.execute.process_pool import Crew, Job, Steps, expected_bytes
+from mlflow_ngraph.execute.process_pool import Job, ProcessPool, Steps, expected_bytes
 from mlflow_ngraph.execute.record import Lane, StudyRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
@@ -16,27 +16,27 @@ from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
 Fail = Callable[[Lane, Iterable[int], ChildFailure], None]
-"""Gives cells of a lane, by batch size, the verdict of a failure."""
+"""Callback that records a failure as the verdict of cells, by batch size."""
 
 _ANOTHER_MODEL = (
     "the model has changed since this study began, and would be compared with what it was: start anew with --fresh"
 )
 
 
-class Provision:
-    """Jobs for a crew, after which the lanes of one workload have their engines, verified.
+class EngineJobs:
+    """Adds jobs to a process pool that give every lane of a workload its verified engines.
 
-    The workload is prepared once. Then each lane that lacks an engine compiles, and each that has some verifies them, in
-    processes of their own: nothing of it is in those that are timed.
+    The workload is prepared once. Lanes then compile missing engines and verify all of them, in processes of their own:
+    none of these is timed.
 
     Parameters
     ----------
     wanted : Mapping[str, set[int]]
         Batch sizes that need an engine, by lane.
     before : StudyRecord | None
-        What earlier sessions left.
+        Results of earlier sessions.
     fail : Fail
-        Told of batch sizes that will have none.
+        Called with batch sizes that get no engine.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Provision:
         lanes: Sequence[LaneEngines],
         wanted: Mapping[str, set[int]],
         before: StudyRecord | None,
-        crew: Crew,
+        pool: ProcessPool,
         fail: Fail,
     ) -> None:
         self._session = session
@@ -54,19 +54,19 @@ class Provision:
         self._lanes = lanes
         self._wanted = wanted
         self._before = before
-        self._crew = crew
+        self._pool = pool
         self._fail = fail
         self._lacking: dict[str, dict[tuple[int, ...], str]] = {engines.lane.id: {} for engines in lanes}
-        """Engines that have to be compiled, by lane: their batch sizes and keys."""
+        """Missing engines by lane: batch sizes and key."""
         self._parameters = workload.parameters
         self._export_beside = 0
-        """How many others at most prepared or compiled while the model was prepared and exported."""
+        """Largest number of jobs that ran concurrently with preparation and export."""
 
     def begin(self) -> None:
         """Add the first job, which adds the others."""
-        # Everything else waits for it.
+        # Every other job waits for this one.
         longest = sum(self._compile_s(engines, len(self._wanted[engines.lane.id])) for engines in self._lanes)
-        self._crew.add(Job(self._prepare, "processors", PREPARE_SECONDS + longest, expected_bytes(self._parameters)))
+        self._pool.add(Job(self._prepare, "processors", PREPARE_SECONDS + longest, expected_bytes(self._parameters)))
 
     def _prepare(self, job: Job) -> Steps:
         preparation = Preparation(self._session, self._workload)
@@ -80,7 +80,7 @@ class Provision:
             self._find(materials)
             yield from self._export(preparation, job)
         except ChildFailure as failure:
-            if self._crew.suspects_others(job, failure):
+            if self._pool.suspects_others(job, failure):
                 self._again(job, failure, workload=str(self._workload.ref))
             else:
                 self._refuse(_while_preparing(failure))
@@ -94,7 +94,7 @@ class Provision:
                 self._add_verification(engines)
 
     def _find(self, materials: Materials) -> None:
-        """Look for every engine that is wanted: what is found need not be compiled."""
+        """Reuse all engines that are found; list the others as lacking."""
         fixed = self._workload.fixed_batch
         self._parameters = materials["info"]["parameters"] or self._parameters
         for engines in self._lanes:
@@ -106,7 +106,7 @@ class Provision:
                         self._lacking[lane.id][group] = key
 
     def _export(self, preparation: Preparation, job: Job) -> Steps:
-        """Export the model for the compilers that have something to compile; a failure costs their cells only."""
+        """Export the model for the compilers with missing engines; a failure costs only their cells."""
         needing = [
             engines
             for engines in self._lanes
@@ -119,7 +119,7 @@ class Provision:
         try:
             preparation.finish()
         except ChildFailure as failure:
-            if self._crew.suspects_others(job, failure):
+            if self._pool.suspects_others(job, failure):
                 raise
             for engines in needing:
                 groups, self._lacking[engines.lane.id] = self._lacking[engines.lane.id], {}
@@ -129,14 +129,14 @@ class Provision:
     def _add_build(self, engines: LaneEngines) -> None:
         seconds = self._compile_s(engines, len(self._lacking[engines.lane.id]))
         memory = expected_bytes(self._parameters)
-        self._crew.add(Job(partial(self._build, engines), engines.compiler.occupies, seconds, memory))
+        self._pool.add(Job(partial(self._build, engines), engines.compiler.occupies, seconds, memory))
 
     def _build(self, engines: LaneEngines, job: Job) -> Steps:
-        """Compile the engines of a lane. One that fails costs its own cells only."""
+        """Compile the engines of a lane; a failure costs only its own cells."""
         lacking, exported = self._lacking[engines.lane.id], set(engines.compiler.formats) - {"module"}
         try:
             for group, key in list(lacking.items()):
-                self._crew.recount(job)
+                self._pool.recount(job)
                 try:
                     self._ask_time()
                     yield from engines.build(
@@ -144,7 +144,7 @@ class Provision:
                     )
                 except ChildFailure as failure:
                     engines.close()
-                    if self._crew.suspects_others(job, failure):
+                    if self._pool.suspects_others(job, failure):
                         self._say_again(failure, lane=engines.lane.id, batch=group[0])
                         continue
                     self._fail(engines.lane, group, failure)
@@ -152,7 +152,7 @@ class Provision:
         finally:
             engines.close()
         if lacking:
-            self._crew.add(_alone(job))
+            self._pool.add(_alone(job))
         else:
             self._add_verification(engines)
 
@@ -161,31 +161,31 @@ class Provision:
             engines.share()  # nothing here can run what was built for another device
         elif engines.made and not engines.impure:
             seconds, memory = self._session.plan.study.limits.verify_seconds, expected_bytes(self._parameters)
-            self._crew.add(Job(partial(self._verify, engines), "processors", seconds, memory))
+            self._pool.add(Job(partial(self._verify, engines), "processors", seconds, memory))
 
     def _verify(self, engines: LaneEngines, job: Job) -> Steps:
-        """Compare the engines of a lane with the baseline. One that fails costs its own cells only."""
+        """Verify the engines of a lane; a failure costs only its own cells."""
         waiting = sorted(self._wanted[engines.lane.id] & engines.made.keys() - engines.verified.keys())
         try:
             for batch in list(waiting):
-                self._crew.recount(job)
+                self._pool.recount(job)
                 try:
                     self._ask_time()
                     yield from engines.verify(batch)
                 except ChildFailure as failure:
                     engines.close()
-                    if self._crew.suspects_others(job, failure):
+                    if self._pool.suspects_others(job, failure):
                         self._say_again(failure, lane=engines.lane.id, batch=batch)
                         continue
                     if not isinstance(failure, OutOfTime):
-                        engines.disown(batch, failure.reason)
+                        engines.evict(batch, failure.reason)
                     del engines.made[batch]
                     self._fail(engines.lane, [batch], failure)
                 waiting.remove(batch)
         finally:
             engines.close()
         if waiting:
-            self._crew.add(_alone(job))
+            self._pool.add(_alone(job))
         else:
             engines.share()
 
@@ -194,27 +194,26 @@ class Provision:
             raise OutOfTime(TIME_UP)
 
     def _refuse(self, failure: ChildFailure) -> None:
-        """There are no engines, for this reason."""
         for engines in self._lanes:
             engines.made.clear()
             self._fail(engines.lane, self._wanted[engines.lane.id], failure)
 
     def _again(self, job: Job, failure: ChildFailure, **what: object) -> None:
-        """Do a job once more with nothing beside it, which may have been what made it fail."""
+        """Repeat a job alone, as concurrent jobs may have made it fail."""
         self._say_again(failure, **what)
-        self._crew.add(_alone(job))
+        self._pool.add(_alone(job))
 
     def _say_again(self, failure: ChildFailure, **what: object) -> None:
         self._session.journal.append("repeated_alone", reason=failure.reason, **what)
 
     def _of_before(self, engines: LaneEngines, key: str) -> bool:
-        """Take over the engine that an earlier session of this study has, if it is still what it was."""
+        """Reuse the engine of an earlier session of this study if its files are unchanged."""
         before = self._before.lanes.get(engines.lane.id) if self._before is not None else None
         kept = [engine for engine in before.engines if engine.key == key] if before is not None else []
         return any(engines.reuse(engine) for engine in kept)
 
     def _is_another(self, materials: Materials) -> bool:
-        """Whether the study has numbers of another model under the same name."""
+        """Return True when the study has results of a different model under this name."""
         before, ref = self._before, str(self._workload.ref)
         if before is None or ref not in before.workloads:
             return False
@@ -228,7 +227,6 @@ class Provision:
 
 
 def _alone(job: Job) -> Job:
-    """The same with nothing beside it."""
     return Job(job.steps, "machine", job.expected_s, job.expected_bytes)
 
 
@@ -237,7 +235,6 @@ def _batches(groups: Iterable[tuple[int, ...]]) -> list[int]:
 
 
 def _while_preparing(failure: ChildFailure) -> ChildFailure:
-    """The failure, with what it happened in."""
     if isinstance(failure, OutOfTime):
         return failure
     return ChildFailure(failure.verdict, f"preparing the model: {failure.reason}", failure.tail)

@@ -1,7 +1,7 @@
-"""What the events of a journal may hold: types and ranges, so that nobody who reads one meets text where a number belongs.
+"""Schemas of journal events: types and ranges of every field that is read.
 
-Anybody can write lines whose checks fit. Only what is there is looked at: who needs a field that an event lacks says so, and
-what nobody reads here may be anything.
+Checksums do not stop forged lines. Missing fields are left to the readers, and fields that nobody reads are not
+checked.
 """
 
 from __future__ import annotations
@@ -12,25 +12,29 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from mlflow_ngraph.compilers.base import FlagValue
-from mlflow_ngraph.execute.record import EngineRecord, Name
+from mlflow_ngraph.execute.answers import (
+    ArrivalsAnswer,
+    Batch,
+    Count,
+    Flags,
+    Name,
+    Number,
+    Ready,
+    Seconds,
+    SliceAnswer,
+    Verified,
+)
+from mlflow_ngraph.execute.record import EngineRecord
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.verdicts import Verdict
 
 _VERDICTS = "|".join(Verdict)
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Batch = Annotated[int, Field(ge=1, lt=1 << 31)]
-Nanoseconds = Annotated[int, Field(ge=1, lt=1 << 62)]
-Flags = dict[str, FlagValue]
-Numbers = dict[str, Number]
 Texts = dict[str, str]
 
 
 class _Any(TypedDict, total=False):
-    """What events have in common."""
+    """Fields shared by all events."""
 
     __pydantic_config__ = ConfigDict(strict=True, extra="ignore")  # type: ignore[misc]
     at: Seconds
@@ -118,72 +122,37 @@ class _Prepared(_Any, total=False):
     materials: _Materials
 
 
-class _Parity(TypedDict, total=False):
-    max_abs: float
-    max_rel: float
-    cosine: float
-    top1: float
-    integers: float
+class _Verified(_Any, Verified, total=False):
+    pass
 
 
-class _Verified(_Any, total=False):
-    load_s: Seconds
-    parity: _Parity | None
-    inputs: Count
-
-
-class _Ready(_Any, total=False):
+class _Ready(_Any, Ready, total=False):
     engine: Name | None
     continued: bool
-    load_s: Seconds
-    first_inference_s: Seconds
-    precision: str | None
-    flags: Flags
-    requests: Batch
-    parity: _Parity | None
 
 
-class _Machine(TypedDict, total=False):
-    seconds: Seconds
-    cpu_s: Seconds
-    counted: Numbers
-    busy_s: Numbers
-    values: Numbers
-
-
-class _Seen(_Any, total=False):
-    """What is seen of the machine and of the process around a slice."""
+class _Turn(_Any, total=False):
+    """Place of a slice in its session, and the waiting parent's use of time."""
 
     session: Count
     round: Count
     position: Count
     companion: bool
     loading: Count
-    started_ns: Count
-    wall_s: Seconds
-    page_faults: Count
-    peak_bytes: Count
-    resident_bytes: Count
-    settle_s: Seconds
-    machine: _Machine | None
     harness_cpu_s: Seconds
     harness_wall_s: Seconds
 
 
-class _Slice(_Seen, total=False):
-    durations_ns: Annotated[list[Nanoseconds], Field(min_length=1)]
+class _Slice(_Turn, SliceAnswer, total=False):
+    pass
 
 
-class _Arrivals(_Seen, total=False):
+class _Arrivals(_Turn, ArrivalsAnswer, total=False):
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     window_s: Seconds
     process: str
     purpose: str
     step: Count
-    servers: Batch
-    due_ns: list[int]
-    waited_ns: list[int]
-    served_ns: list[int]
 
 
 class _WarmUp(TypedDict, total=False):
@@ -262,7 +231,7 @@ _OTHERS = TypeAdapter(_Any)
 
 
 def wrong(event: Mapping[str, Any]) -> str:
-    """What is in an event that no study writes, or empty."""
+    """Describe the first invalid field of an event; empty when it is valid."""
     try:
         _KNOWN.get(event["event"], _OTHERS).validate_python(event)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""About how long a study takes, part by part, by what earlier studies on this machine took."""
+"""Estimate the duration of a study by parts, from earlier studies on this machine."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.timing_history import Duration, Source, total
 
 TYPICAL_MACS = 2e9
-"""Stands for a model about which nothing is known before it is built."""
+"""Assumed multiply-adds of an unknown model."""
 MACS_PER_SECOND_AND_THREAD = 5e10
-"""A round figure for fp32 on one core of a server processor; estimates need no more."""
+"""Approximate fp32 rate of one server core; estimates need no more."""
 TYPICAL_ROUNDS = 10
-"""What a cell needs until its interval is short enough, on a machine that is quiet most of the time."""
+"""Rounds until a cell's interval is short enough, on a mostly quiet machine."""
 RACED_ROUNDS, HOPELESS_ROUNDS, HOPELESS = 8, 2, 4.0
-"""What a cell of a race needs until it leaves; the same for one that is more than so many times slower than another."""
-FEWEST_ROUNDS = 3
-"""Of a cell that is begun at all."""
+"""Rounds until a cell leaves a race; the same for a cell slower than another by more than the factor."""
+LEAST_USEFUL_ROUNDS = 3
+"""Rounds of a cell that is measured at all."""
 LOAD_SECONDS = 3.0
-"""A process that starts, imports a runtime and loads an engine."""
+"""Starting a process, importing a runtime and loading an engine."""
 VERIFY_SECONDS = 3.0
 TAKE_SECONDS = 0.5
-"""To take an engine from the cache."""
+"""Taking an engine from the cache."""
 RELOAD_SECONDS = 2.0
-"""A process as above, beside others that do the same."""
+"""The same as `LOAD_SECONDS`, concurrently with other lanes."""
 
 
 def of_study(plan: StudyPlan) -> Duration:
-    """Everything."""
+    """Duration of a study."""
     return total(of_workload(plan, workload) for workload in plan.workloads)
 
 
 def of_workload(plan: StudyPlan, workload: WorkloadPlan) -> Duration:
-    """All lanes of a workload and its preparation."""
+    """Duration of a workload: its preparation and all lanes."""
     return preparing(plan, workload) + total(of_lane(plan, workload, lane) for lane in workload.lanes)
 
 
 def of_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> Duration:
-    """One lane: its engines and its cells."""
+    """Duration of a lane: its engines and cells."""
     parts = [engines(plan, lane)]
     if not plan.study.build_for:
         parts += [measuring(plan, workload, lane, batch) for batch in lane.batch_sizes]
@@ -49,19 +49,19 @@ def of_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> Duration:
 
 
 def engines(plan: StudyPlan, lane: Lane) -> Duration:
-    """All engines of one lane."""
+    """Duration of all engines of a lane."""
     groups = create(lane.compiler, lane.flags).engines(lane.batch_sizes)
     return total(building(plan, lane, group) for group in groups)
 
 
 def preparing(plan: StudyPlan, workload: WorkloadPlan) -> Duration:
-    """Building the model, running the baseline, exporting."""
-    return plan.experience.preparing(str(workload.ref), PREPARE_SECONDS).times(1 / _beside(plan))
+    """Duration of building the model, running the baseline and exporting."""
+    return plan.history.preparing(str(workload.ref), PREPARE_SECONDS).times(1 / _beside(plan))
 
 
 def building(plan: StudyPlan, lane: Lane, batch_sizes: Sequence[int]) -> Duration:
-    """Having one engine, verified: compiling it, or taking it from the cache."""
-    known = plan.experience
+    """Duration of providing a verified engine, compiled or from the cache."""
+    known = plan.history
     verifying = total(known.verifying(lane.cell(batch), lane.compiler, VERIFY_SECONDS) for batch in batch_sizes)
     if plan.study.cache != "off" and known.keeps(lane.workload, lane.compiler, lane.precision):
         making = Duration.of(TAKE_SECONDS, "similar")
@@ -72,7 +72,7 @@ def building(plan: StudyPlan, lane: Lane, batch_sizes: Sequence[int]) -> Duratio
 
 
 def measuring(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> Duration:
-    """One cell: loading its engine, its warm-up, its rounds, and requests that arrive."""
+    """Duration of a cell: loading, warm-up, rounds and open-loop requests."""
     study = plan.study
     call, source = call_s(plan, workload, lane, batch)
     slice_s = min(study.slice_length * call, study.limits.slice_seconds)
@@ -88,15 +88,17 @@ def measuring(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -
 
 
 def measuring_at_least(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> Duration:
-    """What one cell takes when it has as few rounds as make sense."""
+    """Duration of a cell with the fewest useful rounds."""
     call, source = call_s(plan, workload, lane, batch)
-    slices = min(FEWEST_ROUNDS * plan.study.slice_length * call, FEWEST_ROUNDS * plan.study.limits.slice_seconds)
+    slices = min(
+        LEAST_USEFUL_ROUNDS * plan.study.slice_length * call, LEAST_USEFUL_ROUNDS * plan.study.limits.slice_seconds
+    )
     return _loading(plan, lane, batch, call) + Duration.of(max(call, slices), source)
 
 
 def call_s(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> tuple[float, Source]:
-    """Seconds of one inference, and where they are known from."""
-    known = plan.experience.call_s(lane.id, batch)
+    """Seconds of one inference, with their source."""
+    known = plan.history.call_s(lane.id, batch)
     if known is not None:
         return known
     macs = TYPICAL_MACS
@@ -107,20 +109,20 @@ def call_s(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> t
 
 
 def _loading(plan: StudyPlan, lane: Lane, batch: int, call: float) -> Duration:
-    return plan.experience.loading(lane.cell(batch), lane.compiler, LOAD_SECONDS + call)
+    return plan.history.loading(lane.cell(batch), lane.compiler, LOAD_SECONDS + call)
 
 
 def _repetitions(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch: int) -> int:
     study = plan.study
     if study.raced is None:
         return TYPICAL_ROUNDS * study.slice_length if study.repetitions == "auto" else study.repetitions
-    # Of batch sizes the samples of an inference tell, between lanes its time: that is known before the race.
+    # Batch sizes race by their rate and lanes by their time, which is known in advance.
     mine = call_s(plan, workload, lane, batch)[0]
     fastest = min(call_s(plan, workload, other, batch)[0] for other in workload.lanes)
     return (HOPELESS_ROUNDS if mine > HOPELESS * fastest else RACED_ROUNDS) * study.slice_length
 
 
 def _beside(plan: StudyPlan) -> int:
-    """How many processes prepare, compile or verify at a time, about."""
+    """Approximate number of concurrent jobs."""
     together = plan.study.builds == "together" and plan.accelerator == "cpu"
     return min(2, processors.available()) if together else 1

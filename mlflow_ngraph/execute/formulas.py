@@ -1,4 +1,4 @@
-"""Metrics that a study declares itself: formulas over the metrics of a cell and constants of its model."""
+"""Metrics declared by a study: formulas over a cell's metrics and constants of its model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlflow_ngraph.study_metrics import FACTS, CustomMetric
 
 
 def add(record: StudyRecord, lanes: Iterable[LaneRecord]) -> None:
-    """Put the metrics that the study declares beside the others of each cell of these lanes."""
+    """Add the declared metrics to each cell of these lanes."""
     declared = {name: CustomMetric(**said) for name, said in (record.study.get("metrics") or {}).items()}
     if not declared:
         return
@@ -30,8 +30,8 @@ def add(record: StudyRecord, lanes: Iterable[LaneRecord]) -> None:
                     cell.unsteady += (name,)
 
 
-def told(study: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """What a reader of results has to know about the metrics that a study declares: formula, unit, what is better."""
+def declared_metrics(study: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Formula, unit and direction of the metrics that a study declares."""
     keys = ("expression", "unit", "better")
     return {name: {key: str(said[key]) for key in keys} for name, said in (study.get("metrics") or {}).items()}
 
@@ -39,7 +39,7 @@ def told(study: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def _figures(
     name: str, metric: CustomMetric, constants: Mapping[str, float], measured: Mapping[str, float]
 ) -> dict[str, float]:
-    """The metric and, where it can have one, its interval; nothing where a number is missing."""
+    """The metric with its interval, if it has one; empty when a number is missing."""
     formula = Expression(metric.expression)
     value = formula.value({**measured, **constants})
     if math.isnan(value):
@@ -47,7 +47,7 @@ def _figures(
     uncertain = [operand for operand in formula.names if operand not in constants and operand in METRICS]
     if len(uncertain) != 1:
         return {name: value}
-    # A monotone formula of one figure takes the ends of its interval to the ends of its own.
+    # A monotone formula of one figure maps the ends of its interval to the ends of the result.
     source = uncertain[0]
     ends = [
         formula.value({**measured, **constants, source: measured.get(end, math.nan)}) for end in METRICS[source].ends
@@ -64,14 +64,14 @@ def _figures(
 
 
 def _facts(record: StudyRecord, lane: LaneRecord, cell: CellRecord) -> dict[str, float]:
-    """What is known about a cell without measuring it, as far as it is."""
+    """Constants known about a cell without measuring it."""
     info = record.workloads.get(lane.lane.workload, {}).get("info", {})
     known = {**{name: info.get(name) for name in FACTS}, "batch": cell.batch, "threads": lane.lane.threads}
     return {name: float(value) for name, value in known.items() if value is not None}
 
 
 def _names(record: StudyRecord) -> dict[str, tuple[str, ...]]:
-    """What the study calls each workload: a plan has its workloads in the order of the study."""
+    """Names of each workload in the study; a plan keeps the study's order."""
     called = [WorkloadChoice(**choice).names for choice in record.study["workloads"]]
     workloads = list(dict.fromkeys(lane.lane.workload for lane in record.lanes.values()))
     return dict(zip(workloads, called, strict=True)) if len(workloads) == len(called) else {}

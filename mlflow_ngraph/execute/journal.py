@@ -1,10 +1,10 @@
-"""The append-only local record of a study.
+"""Journal: the append-only event log of a study.
 
-One JSON object a line, each on disk before anybody else sees it. Whatever else exists (metrics, tables,
-runs in MLflow) is derived from these lines.
+One JSON object a line, each on disk before anything else uses it. Metrics, tables and runs in MLflow are derived from
+these lines.
 
-Every line ends with a check, a digest of itself and of the check of the line before it: a line that was changed, lost,
-moved or put in is told from what was written. A line that a kill cut off at the end was never said, and is dropped.
+Every line ends with a digest of itself and of the digest before it, so that changed, lost, moved or inserted lines are
+detected. An incomplete last line, left by a kill, is dropped.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ SCHEMA_VERSION = 1
 FILE_NAME = "journal.jsonl"
 _LOCK = "journal.lock"
 _CHECK = ',"check":"{}"}}\n'
-"""How a line ends."""
+"""End of a line."""
 _CHECK_CHARACTERS = 32
 _BLOCK = 1 << 16
-"""Bytes that are read at once from the end of a file."""
+"""Bytes per read from the end of a file."""
 
 _LOOK_AGAIN_S = 0.5
-"""How often somebody looks who waits for a journal."""
+"""Polling interval of a waiting writer."""
 
 Event = dict[str, Any]
 
 
 def cell_id(lane: str, batch: int) -> str:
-    """What events call the cell of a lane at a batch size."""
+    """Id of the cell of a lane at a batch size."""
     return f"{lane}-b{batch}"
 
 
 class Journal:
-    """Appends events to the journal of one study directory; at most one process at a time.
+    """Appends events to the journal of a study directory; one process at a time.
 
     Parameters
     ----------
     on_event : Callable[[Event], None]
-        Told of every event, after it is on disk.
+        Called with every event after it is on disk.
     on_wait : Callable[[], None] | None
-        Called once before waiting for another process that writes this journal; where it is left out, nobody waits.
+        Called once before waiting for another writer; None does not wait.
 
     Raises
     ------
     JournalError
-        Another process is writing this journal, or nobody may write here.
+        Another process is writing this journal, or the directory is not writable.
     """
 
     def __init__(
@@ -99,17 +99,17 @@ class Journal:
             self._lock.acquire(poll_interval=_LOOK_AGAIN_S)
 
     def append(self, event: str, **fields: Any) -> Event:
-        """Write an event, force it to disk, then tell the observer.
+        """Write an event, force it to disk, then call the observer.
 
         Raises
         ------
         DiskFullError
-            There is no room for it; nothing of it is left behind.
+            The disk is full; nothing of the event is left behind.
         """
-        # A clock that is set back, also between two sessions, takes no study to an end before its beginning.
+        # A clock that is set back must not end a study before its beginning.
         line = {"event": event, "at": max(time.time(), self._latest), **fields}
-        # A line that is written and not counted would make the next one look like a forgery.
-        with interruption.whole():
+        # A line that is written but not counted would make the next one look forged.
+        with interruption.deferred():
             self._write(line)
         self._on_event(line)
         return line
@@ -122,7 +122,7 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file.fileno())
         except OSError as error:
-            # The next event must not stand behind half of this one.
+            # The next event must not follow half of this one.
             os.ftruncate(self._file.fileno(), before)
             if disk_space.is_lacking(error):
                 raise disk_space.lacking("writing the journal", self.path.parent) from error
@@ -130,11 +130,11 @@ class Journal:
         self._check, self._latest = check, line["at"]
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Tell the observer something that need not survive, such as what is being compiled."""
+        """Pass an event to the observer without writing it, such as the current stage."""
         self._on_event({"event": event, "at": time.time(), **fields})
 
     def close(self) -> None:
-        """Let another process write."""
+        """Release the journal for another process."""
         self._file.close()
         self._lock.release()
 
@@ -149,7 +149,7 @@ class Journal:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Keep everybody from writing a journal, whatever becomes of it.
+    """Block writers of a journal within a ``with`` block.
 
     Raises
     ------
@@ -172,28 +172,28 @@ def _busy(directory: Path) -> JournalError:
 
 
 class Reader:
-    """Reads the journal of a study while it grows, a line at a time: no more of it is in memory.
+    """Reads a growing journal line by line, in constant memory.
 
     Parameters
     ----------
     directory : Path
-        Of the study.
+        Directory of the study.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lines = 0
-        """How many were read."""
+        """Number of lines read."""
         self._offset = 0
         self._check = ""
 
     def new(self) -> Iterator[Event]:
-        """The events that were not read before, in order. A half-written last line is none until it is whole.
+        """Yield the events not read before, in order, without an incomplete last line.
 
         Raises
         ------
         JournalError
-            There is no journal, a line is damaged, or a newer version wrote it; says which line of which file.
+            There is no journal, a line is damaged, or a newer version wrote it; names file and line.
         """
         path = _path(self.directory)
         with path.open("rb") as file:
@@ -208,7 +208,7 @@ class Reader:
 
 
 def read(directory: Path) -> Iterator[Event]:
-    """The events of a study in order. A half-written last line, left by a kill, is not an event.
+    """Yield the events of a study in order, without an incomplete last line.
 
     Raises
     ------
@@ -219,17 +219,17 @@ def read(directory: Path) -> Iterator[Event]:
 
 
 def parsed(lines: Iterable[bytes], where: str) -> Iterator[Event]:
-    """The events that whole lines hold, each checked against the one before it.
+    """Parse whole lines, checking each against the one before it.
 
     Parameters
     ----------
     where : str
-        Names the journal in messages.
+        Name of the journal in messages.
 
     Raises
     ------
     JournalError
-        A line is damaged, or a newer version wrote it; says which line.
+        A line is damaged, or a newer version wrote it; names the line.
     """
     check = ""
     for number, line in enumerate(lines, 1):
@@ -238,7 +238,7 @@ def parsed(lines: Iterable[bytes], where: str) -> Iterator[Event]:
 
 
 def first(directory: Path) -> Event | None:
-    """The event that a journal begins with; None where the study was killed before it.
+    """Return the first event; None when the study was killed before it.
 
     Raises
     ------
@@ -249,10 +249,9 @@ def first(directory: Path) -> Event | None:
 
 
 def read_backwards(directory: Path) -> Iterator[Event]:
-    """The events of a study, the last one first; reads no more of the journal than is asked for.
+    """Yield the events of a study, last one first, reading no more than needed.
 
-    Whether a line is the one that was written can be told from the beginning alone: what is read here is not to be counted on
-    for more than what to do next.
+    Only a reading from the start can verify the digests. Use these events for nothing but the next step.
 
     Raises
     ------
@@ -274,12 +273,12 @@ def _path(directory: Path) -> Path:
 
 
 def line_of(event: Event, before: str) -> tuple[bytes, str]:
-    """The line of an event, and its check.
+    """Serialise an event; return its line and digest.
 
     Parameters
     ----------
     before : str
-        The check of the line before it; empty for the first one.
+        Digest of the previous line; empty for the first one.
     """
     content = json.dumps(event, separators=(",", ":"), allow_nan=True).encode()[:-1]
     check = _check_of(content, before)
@@ -291,14 +290,14 @@ def _check_of(content: bytes, before: str) -> str:
 
 
 def _event(path: Path | str, line: bytes, name: str, before: str | None = None) -> tuple[Event, str]:
-    """The event that a line holds, and its check.
+    """Parse a line; return its event and digest.
 
     Parameters
     ----------
     name : str
-        What an error calls the line.
+        Name of the line in errors.
     before : str | None
-        The check of the line before it, empty for the first one; None where that is not known.
+        Digest of the previous line, empty for the first one; None when unknown.
     """
     content, check, end = line.rpartition(b',"check":"')
     digest = end[:_CHECK_CHARACTERS].decode("ascii", "replace")
@@ -321,7 +320,7 @@ def _event(path: Path | str, line: bytes, name: str, before: str | None = None) 
 
 
 def _lines_from_end(file: BinaryIO) -> Iterator[bytes]:
-    """What stands behind the last line break, which a whole journal has nothing behind, then its lines, last one first."""
+    """Yield the text after the last line break, empty in a complete journal, then the lines from last to first."""
     position = file.seek(0, os.SEEK_END)
     begun = b""
     while position:
@@ -333,12 +332,12 @@ def _lines_from_end(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _drop_half_line(path: Path) -> tuple[str, float]:
-    """Cut off a last line that a kill interrupted, so that the next event starts a line of its own.
+    """Truncate an incomplete last line.
 
     Returns
     -------
     tuple[str, float]
-        The check of the last line that is whole, and its time; empty and 0 where there is none.
+        Digest and time of the last complete line; empty and 0 when there is none.
     """
     if not path.exists():
         return "", 0.0

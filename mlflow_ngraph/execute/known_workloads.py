@@ -1,6 +1,6 @@
-"""Workloads that were found to exist on this machine before: the same release of a library has them still.
+"""Cache of workloads that a child process has checked: the same release of a library has them still.
 
-Asking the library takes its import, which is several seconds before a study can begin or a plan be shown.
+Asking the library takes its import, several seconds before a study or plan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlflow_ngraph.workloads.base import Workload
 
 
 def recall(workload: Workload) -> dict[str, Any] | None:
-    """What a child process found of a workload; None where nothing is known, or where it may have changed."""
+    """Findings about a workload; None when unknown or possibly changed."""
     place = _place(workload)
     if place is None:
         return None
@@ -30,7 +30,7 @@ def recall(workload: Workload) -> dict[str, Any] | None:
 
 
 def keep(workload: Workload, found: dict[str, Any]) -> None:
-    """Remember what a child process found."""
+    """Store findings about a workload."""
     place = _place(workload)
     if place is not None:
         user_cache.keep(place, json.dumps({"fixed_batch": found["fixed_batch"]}).encode())

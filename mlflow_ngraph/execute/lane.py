@@ -1,4 +1,4 @@
-"""One lane while it is measured: its engine in a process, a fresh one for each round."""
+"""LaneRunner: measures the engines of one lane, with a fresh process for each round."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from mlflow_ngraph.execute.answers import LoadAnswer, SliceAnswer, VerifyAnswer
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS, Loaded
 from mlflow_ngraph.execute.lane_process import LaneProcess
-from mlflow_ngraph.execute.rate_search import Station, offer_rates
+from mlflow_ngraph.execute.rate_search import ServedCell, offer_rates
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure.stability import SliceFacts
@@ -21,9 +22,9 @@ from mlflow_ngraph.processes import interruption
 from mlflow_ngraph.processes.child import ChildFailure
 
 SETTLE_S = 0.02
-"""Untimed work at the beginning of a slice: long enough for another lane's spinning threads to fall asleep."""
+"""Untimed seconds at the start of a slice: spinning threads of other lanes fall asleep meanwhile."""
 RUNTIME_BYTES = 600 * 2**20
-"""A round figure for a process that has imported its runtime."""
+"""Approximate memory of a process that has imported its runtime."""
 VACUOUS = "outputs do not depend on the input: nothing was verified"
 TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
 TOO_SLOW = "an inference takes longer than limits.verify_seconds"
@@ -31,21 +32,21 @@ UNCHECKED = "could not be checked: the model raised when it was asked what round
 UNJUDGED = "rounding decides what comes out, for the timed inputs and for all others: nothing was verified"
 ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
 _SHORTEST_S = 0.001
-"""Of a slice, which has one repetition at least."""
+"""Lower bound of a slice, which has at least one repetition."""
 SETTLE_BELOW_S = 0.5
-"""Calls that take longer than this are not repeated for settling: what it would gain drowns in them. They are long enough to
-grow with the batch size."""
+"""Slower calls are not repeated for settling: its effect is small beside them. Calls this slow also grow with the batch
+size."""
 
 
 class LaneRunner:
-    """Measures the engines of one lane. Every method raises `ChildFailure` when the stage has no result.
+    """Measures the engines of one lane. Methods raise `ChildFailure` when a stage has no result.
 
     Parameters
     ----------
     before : LaneRecord | None
-        What earlier sessions measured.
+        Results of earlier sessions.
     peak : tuple[int, int] | None
-        A batch size that was measured, and the bytes that the process then had at most.
+        A measured batch size and the peak memory of the process in bytes.
     """
 
     def __init__(
@@ -60,11 +61,10 @@ class LaneRunner:
         self._engines = engines
         self._peak = peak
         self._call_s = {cell.batch: _fastest_s(cell.samples) for cell in _measured(before)}
-        """The fastest inference by batch size, as far as they were timed."""
+        """Fastest measured inference, by batch size."""
         self._plan = session.plan
         self._journal = session.journal
         self.session = session.number
-        """The number of the session that it measures in."""
         self._time = session.time
         self._standstill = session.standstill
         self._process = LaneProcess(session, engines.lane, engines.compiler)
@@ -73,43 +73,43 @@ class LaneRunner:
 
     @property
     def engines(self) -> Mapping[int, EngineRecord]:
-        """By batch size."""
+        """Engines by batch size."""
         return self._engines.made
 
     @property
     def overhead_s(self) -> float:
-        """Seconds in which processes did nothing that has a name of its own."""
+        """Seconds of the processes that belong to no named stage."""
         return self._process.overhead_s + sum(twin.overhead_s for twin in self.twins)
 
     def twin(self) -> LaneRunner:
-        """The same lane with a process of its own, so that engines for two batch sizes can take turns."""
+        """Return a runner of the same lane with its own process, so that engines of two batch sizes can alternate."""
         twin = self._twin(self._peak)
         self.twins.append(twin)
         return twin
 
     def start(self) -> None:
-        """Start the lane's measuring process, and let it import its runtime while others do the same."""
+        """Start the measuring process in the background."""
         self._process.start("run")
 
     def settle(self) -> None:
-        """Wait until the process that was started has imported everything."""
+        """Wait until the started process has imported its runtime."""
         self._process.settle()
 
-    def disown(self, batch: int, reason: str) -> None:
-        """Take the engine for ``batch`` out of the cache: it has failed."""
-        self._engines.disown(batch, reason)
+    def evict(self, batch: int, reason: str) -> None:
+        """Remove a failed engine from the cache."""
+        self._engines.evict(batch, reason)
 
     def load(self, batch: int, *, continued: bool = False) -> Loaded:
-        """Load the engine for ``batch`` from disk in the lane's measuring process, and compare its outputs.
+        """Load the engine in the measuring process and check its outputs.
 
         Parameters
         ----------
         continued : bool
-            The cell goes on: the slices that it has count again.
+            Count the slices of earlier sessions.
         """
         engine = self.engines[batch]
         try:
-            result = self._process.ready("run").request(
+            result: LoadAnswer = self._process.ready("run").request(
                 "load",
                 self._plan.study.limits.load_seconds,
                 on_stage=self._say(batch),
@@ -132,7 +132,7 @@ class LaneRunner:
             continued=continued,
             **{name: value for name, value in result.items() if name != "problem"},
         )
-        verified = self._engines.verified.get(batch, {})
+        verified = self._engines.verified.get(batch, VerifyAnswer())
         problem = _located(verified) or result["problem"]
         self.loaded = Loaded(
             batch,
@@ -146,15 +146,14 @@ class LaneRunner:
         return self.loaded
 
     def renew(self) -> bool:
-        """Have a fresh process load the engine in place of the one that measured a round; `renewed` waits for it.
+        """Start loading the engine in a fresh process; `renewed` waits for it.
 
-        Where weights, activations and code happen to lie makes a process a little faster or slower as long as it lives.
+        The placement of weights, activations and code makes a process slightly faster or slower for its whole life.
 
         Returns
         -------
         bool
-            False where nothing was measured yet, or loading the engine takes longer than the study wants to spend on
-            it.
+            False before the first slice, or when loading takes longer than ``limits.reload_seconds``.
         """
         loaded = self._has_loaded()
         if not loaded.slices or loaded.loading_s > self._plan.study.limits.reload_seconds:
@@ -170,13 +169,12 @@ class LaneRunner:
         return True
 
     def renewed(self) -> None:
-        """Wait until the fresh process has loaded the engine, and has compared its outputs once more."""
+        """Wait until the fresh process has loaded the engine and checked its outputs."""
         loaded, result = self._has_loaded(), self._process.start("run").finish()
         loaded.problem = loaded.problem or result["problem"]
         loaded.loading += 1
 
     def warm_up(self) -> None:
-        """Run untimed until the calls are steady."""
         loaded, rule = self._has_loaded(), self._plan.study.warmup
         self._say(loaded.batch)("warm-up")
         loaded.warm_up = self._process.ready("run").request(
@@ -188,19 +186,20 @@ class LaneRunner:
         )
 
     def wants_more(self, *, accompanying: bool = False) -> bool:
-        """Whether the loaded cell needs another slice, and has repetitions and time left for it.
+        """Return True when the loaded cell needs another slice and has repetitions and time left.
 
         Parameters
         ----------
         accompanying : bool
-            It may have all that it needs itself, but another lane is compared with it.
+            The slice is for the comparison with another lane.
         """
         return self._has_loaded().wants_more(self._plan.study, accompanying=accompanying)
 
     def expected_bytes(self, batch: int) -> int:
-        """Roughly the memory of the lane's process with the engine for ``batch`` in it.
+        """Estimate the memory of the process with this engine loaded.
 
-        What the largest batch size so far took, in proportion; before the first, a runtime and three times the engine.
+        Scales the peak of the last measured batch size. Before the first one it assumes a runtime and three times the
+        engine.
         """
         if self._peak is None:
             return RUNTIME_BYTES + 3 * self.engines[batch].size_bytes
@@ -208,10 +207,10 @@ class LaneRunner:
         return int(peak * max(1.0, batch / known))
 
     def too_slow(self, batch: int) -> str:
-        """Why the engine for ``batch`` is not even loaded: there would be no time for two rounds. Empty where there may be.
+        """Explain why two rounds would exceed ``limits.cell_seconds``; empty when they may fit.
 
-        An inference that takes long at a smaller batch size takes longer here, in proportion. Where the study gives a
-        number of repetitions, that is an order; and without the baseline nothing could be compared.
+        Inference time is scaled up from a smaller batch size. A fixed number of repetitions is always measured, and so
+        is the baseline.
         """
         study, known = self._plan.study, max((other for other in self._call_s if other < batch), default=None)
         if known is None or study.repetitions != "auto" or self.lane.compiler_label == study.baseline_label:
@@ -225,25 +224,25 @@ class LaneRunner:
             f"and two rounds of it more than the {most:g} s that a cell may take"
         )
 
-    def slice(self, round_: int, position: int, *, companion: bool) -> dict[str, Any]:
-        """Time one slice of repetitions and put it into the journal; returns what the process says of it.
+    def slice(self, round_: int, position: int, *, companion: bool) -> SliceAnswer:
+        """Time one slice, write it to the journal and return the answer of the process.
 
         Parameters
         ----------
         companion : bool
-            It is taken for the comparison with others alone, and does not count for the cell itself.
+            The slice serves the comparison with other lanes and does not count for the cell.
         """
-        # One that is cut by a signal is lost, and those of the other lanes of its round have nothing beside them.
-        with interruption.whole(breakable=True):
+        # A signal within a slice would lose it, and leave the other lanes of the round unpaired.
+        with interruption.deferred(breakable=True):
             return self._slice(round_, position, companion=companion)
 
-    def _slice(self, round_: int, position: int, *, companion: bool) -> dict[str, Any]:
+    def _slice(self, round_: int, position: int, *, companion: bool) -> SliceAnswer:
         loaded, study = self._has_loaded(), self._plan.study
-        seconds = max(_SHORTEST_S, min(loaded.slice_s(study), self._time.left_at_most()))
+        seconds = max(_SHORTEST_S, min(loaded.slice_s(study), self._time.until_end()))
         child = self._process.ready("run")
         started, spent = time.perf_counter(), time.process_time()
         with self._standstill():
-            result: dict[str, Any] = child.request(
+            result: SliceAnswer = child.request(
                 "slice",
                 seconds + study.limits.load_seconds,
                 accounted=lambda result: float(result["wall_s"] + result["settle_s"]),
@@ -272,12 +271,12 @@ class LaneRunner:
         return result
 
     def serve(self) -> str:
-        """Let requests arrive at the loaded engine at the rates of the study, and put what became of them into the journal.
+        """Offer the study's request rates to the loaded engine and write the results to the journal.
 
         Returns
         -------
         str
-            What a reader should know of it; see `arriving.offer_rates`.
+            Remarks; see `rate_search.offer_rates`.
         """
         loaded, study = self._has_loaded(), self._plan.study
         if study.arrivals is None:
@@ -285,16 +284,14 @@ class LaneRunner:
         throughput = loaded.requests * 1e9 / float(mean_duration(loaded.durations).value)
         settle = {"settle_s": SETTLE_S, "settle_below_s": SETTLE_BELOW_S}
         child = self._process.ready("run")
-        station = Station(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self.session, settle)
-        return offer_rates(study.arrivals, throughput, loaded.requests, station.offer)
+        served = ServedCell(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self.session, settle)
+        return offer_rates(study.arrivals, throughput, loaded.requests, served.offer)
 
     def unload(self) -> None:
-        """Free the loaded engine."""
         self.loaded = None
         self._process.ready("run").request("unload", self._plan.study.limits.load_seconds)
 
     def close(self) -> None:
-        """End the lane's process, if it has one."""
         self.loaded = None
         self._process.close()
 
@@ -315,8 +312,8 @@ def _fastest_s(slices: Sequence[Mapping[str, Any]]) -> float:
     return float(min(min(part["durations_ns"]) for part in slices)) / 1e9
 
 
-def _unchecked(verified: Mapping[str, Any]) -> str:
-    """Why parity says little although nothing speaks against the engine: rounding decides all, or nobody knows what it does."""
+def _unchecked(verified: VerifyAnswer) -> str:
+    """Explain why parity is inconclusive although no output is wrong."""
     tried, unchecked = verified.get("inputs", 0), verified.get("unchecked", 0)
     if verified.get("unjudged") and not verified["judged"]:
         return UNJUDGED
@@ -325,8 +322,8 @@ def _unchecked(verified: Mapping[str, Any]) -> str:
     return f"{UNCHECKED} ({tried} inputs): {verified['unchecked_why']}"
 
 
-def _note(verified: Mapping[str, Any]) -> str:
-    """What a reader should know of a verification; else empty."""
+def _note(verified: VerifyAnswer) -> str:
+    """Remarks about a verification for readers."""
     if not verified:
         return ""
     if verified["too_slow"] and not verified["inputs"]:
@@ -353,8 +350,8 @@ def _note(verified: Mapping[str, Any]) -> str:
     return "; ".join(told)
 
 
-def _located(verified: Mapping[str, Any]) -> str:
-    """Why the engine is wrong, and where the inputs are that show it; empty where it is not."""
+def _located(verified: VerifyAnswer) -> str:
+    """Describe the wrong output with the file of its inputs; empty when nothing is wrong."""
     if not verified or not verified["problem"]:
         return ""
     return f"{verified['problem']}; the inputs are in {verified['kept']} of the study's directory"

@@ -1,4 +1,4 @@
-"""What a lane has in memory: an engine for one batch size, and what has been measured of it so far."""
+"""Loaded: the loaded engine of a lane with its measurements so far."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.measure.statistics import slice_medians, typical
 from mlflow_ngraph.study import Study
 
-FEWEST_ROUNDS = 2
-"""Without a second one there is no interval."""
+ROUNDS_OF_INTERVAL = 2
+"""An interval needs two rounds."""
 RELOAD_CALLS = 4
-"""After loading again: the first inferences place memory, and some runtimes settle their choices in them."""
+"""Calls after reloading: the first inferences place memory, and some runtimes choose their kernels in them."""
 
 
 @dataclass
 class Loaded:
-    """What is known about the engine that a lane has loaded."""
+    """State of the engine that a lane has loaded."""
 
     batch: int
     problem: str | None
-    """Why the engine does not compute the model's function; None or empty where nothing speaks against it."""
+    """Reason why the engine is wrong; None or empty when it is not."""
     unverified: str
-    """Why no engine's outputs could tell; empty where they can."""
+    """Reason why no engine of the model can be verified; empty when it can."""
     first_call_s: float
     note: str = ""
-    """What a reader should know of the verification; empty where there is nothing."""
+    """Remark about the verification."""
     warm_up: dict[str, Any] = field(default_factory=dict)
     slices: list[SliceFacts] = field(default_factory=list)
 
     durations: list[NDArray[np.float64]] = field(default_factory=list)
-    """Of each slice, in nanoseconds."""
+    """Durations of each slice in nanoseconds."""
     requests: int = 1
     """Inferences in flight within one repetition."""
     loading: int = 0
-    """How often a fresh process has loaded the engine again."""
+    """Fresh processes that have loaded the engine again."""
     loading_s: float = 0.0
-    """What loading it again will take, about, with the calls after it and without imports."""
+    """Expected seconds to reload it, with the calls after it and without imports."""
 
     def reach(self) -> float | None:
-        """How far the interval of its duration reaches, as a share of it; None with one round."""
+        """Relative margin of error of its duration; None with one round."""
         duration = typical(slice_medians(self.durations))
         return float(duration.reach()) if duration.known else None
 
     def slice_s(self, study: Study) -> float:
-        """Seconds that its next slice may take.
+        """Time limit of the next slice in seconds.
 
-        Rounds say more than repetitions within one: where the study leaves it to us, the seconds of a slow cell are
-        spread over as many rounds as it needs at least, down to one repetition in each. A cell that has its share, and
-        goes on because others race with it, gets whole slices.
+        Rounds tell more than repetitions within one. With ``repetitions: auto`` the seconds of a slow cell are spread
+        over the fewest rounds that it needs, down to one repetition in each. A cell that continues because others race
+        with it gets whole slices.
         """
         most, left_s = study.limits.slice_seconds, study.limits.cell_seconds - self.timed_s
         if left_s > 0:
@@ -62,33 +62,33 @@ class Loaded:
         return most
 
     def slice_repetitions(self, study: Study) -> int:
-        """Repetitions of its next slice, as far as there are seconds for them."""
-        left = self.left(study)
+        """Repetitions of the next slice."""
+        left = self.remaining(study)
         return min(study.slice_length, left) if left > 0 else study.slice_length
 
-    def left(self, study: Study) -> int:
-        """Repetitions that the study may still take; below zero where it has taken more."""
+    def remaining(self, study: Study) -> int:
+        """Remaining repetitions; negative after an overrun."""
         most = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
         return most - self.repetitions
 
-    def left_s(self, study: Study) -> float:
-        """Seconds that the cell may still take; below zero where it has taken more."""
-        # A number of repetitions is an order; whoever leaves it to us does not expect to wait for processes mostly.
+    def remaining_s(self, study: Study) -> float:
+        """Remaining seconds of the cell; negative after an overrun."""
+        # A fixed number of repetitions is always measured; with auto, loading must not take most of the time.
         waited_s = self.loading * self.loading_s if study.repetitions == "auto" else 0.0
         return study.limits.cell_seconds - self.timed_s - waited_s
 
     def wants_more(self, study: Study, *, accompanying: bool) -> bool:
-        """Whether the cell needs another slice, and has repetitions and time left for it.
+        """Return True when the cell needs another slice and has repetitions and time left.
 
         Parameters
         ----------
         accompanying : bool
-            It may have all that it needs itself, but another lane is compared with it.
+            The slice is for the comparison with another lane.
         """
-        auto, left_s = study.repetitions == "auto", self.left_s(study)
-        if self.left(study) <= 0 or left_s <= 0:
+        auto, left_s = study.repetitions == "auto", self.remaining_s(study)
+        if self.remaining(study) <= 0 or left_s <= 0:
             return False
-        if auto and len(self.durations) >= FEWEST_ROUNDS and self.call_s > left_s:
+        if auto and len(self.durations) >= ROUNDS_OF_INTERVAL and self.call_s > left_s:
             return False
         if not auto or accompanying or len(self.durations) < study.adaptive.min_rounds:
             return True
@@ -97,17 +97,15 @@ class Loaded:
 
     @property
     def repetitions(self) -> int:
-        """Timed repetitions so far."""
         return sum(part.size for part in self.durations)
 
     @property
     def call_s(self) -> float:
-        """Mean seconds of a repetition so far; before the first, those of a call when it was warm."""
+        """Mean seconds of a repetition; before the first, those of a warm call."""
         if not self.repetitions:
             return float(self.warm_up.get("call_s", self.first_call_s))
         return self.timed_s / self.repetitions
 
     @property
     def timed_s(self) -> float:
-        """Seconds spent in slices."""
         return sum(part.wall_s for part in self.slices)

@@ -1,4 +1,4 @@
-"""The process of a lane: one that compiles, one that verifies, and fresh ones that measure."""
+"""LaneProcess: the child of a lane that compiles, verifies or measures."""
 
 from __future__ import annotations
 
@@ -14,49 +14,48 @@ from mlflow_ngraph.processes.child import Child, ChildFailure
 Purpose = Literal["build", "verify", "run"]
 
 TIMED_START_ALONE = True
-"""What measures is not forked: it would share memory, and threads that it waits with would sleep."""
+"""Measuring processes are not forked: a fork shares memory, and its waiting threads would sleep."""
 
 
 class LaneProcess:
-    """At most one child at a time, which begins by importing what it needs.
+    """Holds at most one child at a time, which imports its runtime first.
 
-    Of those that do not measure the journal says when they lived, and what they used of the processors.
+    The journal records the lifetime and CPU time of children that do not measure.
     """
 
     def __init__(self, session: Session, lane: Lane, compiler: Compiler[Any]) -> None:
         self.overhead_s = 0.0
-        """Of the children that have ended; see `Child.overhead_s`."""
+        """Sum over ended children; see `Child.overhead_s`."""
         self._session = session
         self._lane = lane
         self._compiler = compiler
         self._child: Child | None = None
         self._purpose: Purpose = "run"
-        """Of the child."""
         self._children = 0
-        """That have compiled."""
+        """Number of compiling children so far."""
 
     def start(self, purpose: Purpose) -> Child:
-        """The child, started if there is none, without waiting for it."""
+        """Return the child without waiting for it; start one if needed."""
         if self._child is None:
             self._child, self._purpose = self._spawn(purpose), purpose
         return self._child
 
     def ready(self, purpose: Purpose) -> Child:
-        """The child, which has imported everything: nothing that is timed next contains an import.
+        """Return the child once its imports are done, so that no timed stage contains them.
 
         Raises
         ------
         ChildFailure
-            It cannot import what it needs.
+            An import failed.
         """
         child = self.start(purpose)
         child.finish()
         return child
 
     def settle(self) -> None:
-        """Wait until the child, if there is one, has imported everything.
+        """Wait for the imports of the child, if there is one.
 
-        One that cannot is ended: another takes its place where it is needed, and says why.
+        A child that fails is ended. Its successor reports the reason when it is needed.
         """
         if self._child is not None:
             try:
@@ -65,7 +64,6 @@ class LaneProcess:
                 self.close()
 
     def close(self) -> None:
-        """End the child, if there is one."""
         if self._child is None:
             return
         child, self._child = self._child, None
@@ -84,16 +82,16 @@ class LaneProcess:
         session = self._session
         name = f"{self._lane.id}-{session.number}"
         if purpose == "build":
-            # What compiles starts without the caches of whatever failed before it.
+            # A new compilation must not see the caches of a failed one.
             self._children += 1
             name += f"-{self._children}"
         name += f"-{purpose}"
         kind = self._compiler
         measures = purpose == "run" or (purpose == "build" and kind.occupies == "machine")
         alone = measures and TIMED_START_ALONE
-        env = environment.of_threads(self._lane.threads, session.places.scratch(name), patient=not alone)
+        env = environment.of_threads(self._lane.threads, session.paths.scratch(name), patient=not alone)
         forked = session.forks and not alone and "torch" in kind.runtime_modules
-        log, left = session.places.log(name), session.time.left_at_most
+        log, left = session.paths.log(name), session.time.until_end
         child = Child(worker.__name__, env, log, warden=session.warden, forked=forked, left=left)
         modules = kind.runtime_modules
         if purpose == "build" and kind.compile_modules is not None:

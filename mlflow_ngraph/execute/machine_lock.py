@@ -1,11 +1,10 @@
-"""One benchmark at a time on a machine, across processes and users.
+"""ExclusiveMachine: one benchmark at a time on a machine, across processes and users.
 
-Two studies that measure at the same time measure each other. The holder of the machine has an exclusive lock on a file
-that all users share; the kernel takes it away when the holder's process ends, however it ends. What the file says is for
-people only: who holds it.
+Concurrent studies disturb each other. The holder has an exclusive lock on a file that all users share; the kernel
+releases it when the process ends. The content of the file only names the holder.
 
-The package filelock, which guards journals, polls while it waits and empties the file that it locks. Whoever waits here
-must not disturb what is being measured, and wants to know for whom he waits.
+The package filelock, which guards journals, polls while it waits and empties the file. A waiting study must not disturb
+the measurement, and has to name the holder.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from mlflow_ngraph.errors import DeviceBusyError, DeviceError
 WhenBusy = Literal["wait", "refuse"]
 
 FOLDERS = (Path("/run/lock"), Path("/var/tmp"), Path("/tmp"))  # noqa: S108 - shared by all users, and holds no data
-"""Where the file may be: the first of them that everybody may write, so that all users come to the same one."""
+"""Candidate folders: the first one writable by everybody, so that all users agree on it."""
 VARIABLE = "NGRAPH_LOCK_DIR"
-"""Names another folder, such as one that the containers of a machine share."""
+"""Environment variable with another folder, such as one shared by the containers of a machine."""
 NAME = "mlflow-ngraph.lock"
 
 _PATIENCE_S = 1.0
-"""How long a holder may take to write down who it is, or a passer-by to look, before it counts as somebody unknown."""
+"""Seconds until a holder that has not written its name counts as unknown."""
 _LOOK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who measures on this machine."""
+    """The process that measures on this machine."""
 
     pid: int
     host: str
-    """Its name; that of the container where it runs in one, whose processes have numbers of their own."""
+    """Host name; in a container that of the container, which has its own process numbers."""
     user: str
     study: str
     since: float
@@ -54,7 +53,6 @@ class Holder:
 
     @classmethod
     def myself(cls, study: str) -> Holder:
-        """This process."""
         return cls(os.getpid(), socket.gethostname(), _user(), study, time.time())
 
     def __str__(self) -> str:
@@ -69,20 +67,20 @@ class ExclusiveMachine:
     Parameters
     ----------
     study : str
-        What is measured, for others to read.
+        Name shown to others.
     when_busy : WhenBusy
         ``wait`` until the machine is free, or ``refuse``.
     on_wait : Callable[[Holder | None], None]
-        Called once before waiting, with the holder; None if it does not say who it is.
+        Called once before waiting, with the holder or None if unknown.
     folder : Path | None
-        Where the lock is; by default ``$NGRAPH_LOCK_DIR``, else the first of `FOLDERS` that everybody may write.
+        Folder of the lock; by default ``$NGRAPH_LOCK_DIR``, else the first of `FOLDERS` that everybody may write.
 
     Raises
     ------
     DeviceBusyError
-        Somebody else holds it, and ``when_busy`` is ``refuse``.
+        The machine is held, and ``when_busy`` is ``refuse``.
     DeviceError
-        The lock cannot be made; says where.
+        The lock cannot be created; names the path.
     """
 
     def __init__(
@@ -115,9 +113,9 @@ class ExclusiveMachine:
         self.release()
 
     def release(self) -> None:
-        """Let others measure. Releasing again does nothing."""
+        """Release the lock. Releasing again does nothing."""
         if self._file is not None:
-            # The file stays: whoever waits has it open, and would lock another one if it were replaced.
+            # The file stays: waiting processes have it open, and would lock another one if it were replaced.
             os.ftruncate(self._file, 0)
             os.close(self._file)
             self._file = None
@@ -127,7 +125,7 @@ class ExclusiveMachine:
             return
         deadline = time.monotonic() + _PATIENCE_S
         while (other := _read(file)) is None and time.monotonic() < deadline:
-            # Somebody has just begun, or is only looking who holds it.
+            # The holder has just begun, or is only reading the name.
             time.sleep(_LOOK_AGAIN_S)
             if self._at_once(file):
                 return
@@ -135,7 +133,7 @@ class ExclusiveMachine:
             who = other or "somebody who does not say who it is"
             raise DeviceBusyError(f"this machine is measuring {who}; wait for its end with --when-busy wait")
         self._on_wait(other)
-        # Sleeps in the kernel until the holder is gone: looking again and again would disturb what it measures.
+        # Sleeps in the kernel until the holder is gone: polling would disturb the measurement.
         fcntl.flock(file, fcntl.LOCK_EX)
 
     def _at_once(self, file: int) -> bool:
@@ -151,7 +149,7 @@ class ExclusiveMachine:
 
 
 def holder(folder: Path | None = None) -> Holder | None:
-    """Who holds the machine now; None if nobody does."""
+    """The current holder of the machine, or None."""
     try:
         file = os.open((folder or lock_folder()) / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -167,7 +165,7 @@ def holder(folder: Path | None = None) -> Holder | None:
 
 
 def lock_folder() -> Path:
-    """Where the lock is on this machine."""
+    """Folder of the lock on this machine."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given)
@@ -175,16 +173,16 @@ def lock_folder() -> Path:
 
 
 def _shared(folder: Path) -> bool:
-    """Whether everybody may write there: what root alone may, would keep root's benchmarks apart from nobody's."""
+    """Return True when everybody may write there: a folder for root alone would not exclude other users."""
     with contextlib.suppress(OSError):
         return bool(folder.stat().st_mode & stat.S_IWOTH) and os.access(folder, os.W_OK)
     return False
 
 
 def _open(path: Path) -> int:
-    """The lock's file, writable by everybody.
+    """Open the lock file, writable by everybody.
 
-    Opened before it is made: in folders with the sticky bit the kernel refuses ``O_CREAT`` on other users' files.
+    Opened before it is created: in sticky folders the kernel refuses ``O_CREAT`` on other users' files.
     """
     for _ in range(3):
         with contextlib.suppress(FileNotFoundError):
@@ -222,14 +220,14 @@ def _write(file: int, holder: Holder) -> None:
 
 
 def _read(file: int) -> Holder | None:
-    """What the holder wrote; None while it has not."""
+    """The holder's entry; None until it is written."""
     with contextlib.suppress(ValueError, TypeError):
         return Holder(**json.loads(os.pread(file, 4096, 0)))
     return None
 
 
 def _user() -> str:
-    """The name of this process's user; its number where it has none, as in many containers."""
+    """Name of the user, or its number, as containers may have no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""The manifest of an engine that a study has."""
+"""Build the manifest of an engine from the record of its study."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def manifest(
     run_id: str | None = None,
     source_commit: str | None = None,
 ) -> Manifest:
-    """The manifest of an engine.
+    """Build the manifest of an engine.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def manifest(
     run_id : str | None
         The lane run on the tracking server.
     source_commit : str | None
-        Of the source that the study was started from.
+        Commit of the source that the study was started from.
     """
     own = {f"{ENGINE_DIRECTORY}/{path}": digest for path, digest in engine.files.items()}
     made_by = engine.reused or Maker(

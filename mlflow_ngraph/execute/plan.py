@@ -1,4 +1,4 @@
-"""A study and a device become lanes: what is compiled, verified and measured."""
+"""StudyPlan: the lanes that a study and a device expand into."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, StudyError, WorkloadError
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.timing_history import Experience
+from mlflow_ngraph.execute.timing_history import TimingHistory
 from mlflow_ngraph.study import BASELINE, Study
 from mlflow_ngraph.workloads import naming
 from mlflow_ngraph.workloads.base import WorkloadInfo, WorkloadRef
 from mlflow_ngraph.workloads.registry import create as create_workload
 
 TYPICAL_PARAMETERS = 20_000_000
-"""Stands for a model about which nothing is known before it is built."""
+"""Assumed size of an unknown model."""
 PREPARE_SECONDS = 10.0
 PREPARED_COPIES = 2
-"""Of the weights while a workload is prepared. A baseline that is built from files shares them."""
+"""Copies of the weights while a workload is prepared. A baseline built from files shares them."""
 _PARAMETER_BYTES = 4
 
 
 @dataclass(frozen=True)
 class WorkloadPlan:
-    """A workload with the lanes that compile it."""
+    """A workload with its lanes."""
 
     ref: WorkloadRef
     label: str
@@ -38,28 +38,28 @@ class WorkloadPlan:
     known: WorkloadInfo | None
     fixed_batch: int | None = None
     batch_question: str = ""
-    """What to ask whoever wants other batch sizes than the fixed one, where no batch axis was found."""
+    """Hint for other batch sizes, where no batch axis was found."""
     refused: str = ""
-    """Why it cannot be read or built, so that it is not measured; empty as far as is known."""
+    """Reason why it cannot be read or built; empty otherwise."""
     file_bytes: int | None = None
-    """The size of the files that the model comes from; None where it comes from none, or nobody has looked."""
+    """Size of the model's files; None when it has none or was not checked."""
 
     @property
     def parameters(self) -> int | None:
-        """How many parameters the model has, about; None where that is not known before it is built."""
+        """Approximate number of parameters; None when unknown before building."""
         if self.file_bytes is not None:
             return self.file_bytes // _PARAMETER_BYTES
         return None if self.known is None else self.known.parameters
 
     @property
     def weight_bytes(self) -> int:
-        """What one copy of the model takes, about."""
+        """Approximate bytes of one copy of the model."""
         return _PARAMETER_BYTES * (self.parameters or TYPICAL_PARAMETERS)
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Everything that a study is going to do."""
+    """A validated study with its lanes."""
 
     study: Study
     device: str
@@ -67,49 +67,48 @@ class StudyPlan:
     threads: int | None
     workloads: tuple[WorkloadPlan, ...]
     notes: tuple[str, ...] = ()
-    """What a person should know before it starts."""
-    experience: Experience = field(default_factory=Experience, compare=False)
-    """How long such things took on this machine."""
+    """Remarks for the user before the study starts."""
+    history: TimingHistory = field(default_factory=TimingHistory, compare=False)
+    """Durations of earlier studies on this machine."""
 
     @property
     def lanes(self) -> list[Lane]:
-        """Every lane, workload by workload."""
+        """All lanes, workload by workload."""
         return [lane for workload in self.workloads for lane in workload.lanes]
 
     @property
     def cells(self) -> int:
-        """The number of cells."""
         return sum(len(lane.batch_sizes) for lane in self.lanes)
 
     @property
     def engine_bytes(self) -> int:
-        """Rough bytes of all engines, each of which has the weights in single precision."""
+        """Approximate bytes of all engines, each with fp32 weights."""
         return sum(_engine_bytes(workload, lane) for workload in self.workloads for lane in workload.lanes)
 
     @property
     def home_bytes(self) -> int:
-        """Rough bytes that the study adds to its directory: engines that are not kept here yet, and what is prepared."""
+        """Approximate bytes that the study adds to its directory: new engines and prepared files."""
         needed = [(workload, lane) for workload in self.workloads for lane in workload.lanes if not self._has(lane)]
-        # Materials are gone after their workload.
+        # Materials are deleted after their workload.
         prepared = max((self._prepared_bytes(workload) for workload in self.workloads), default=0)
         return prepared + sum(_engine_bytes(workload, lane) for workload, lane in needed)
 
     @property
     def of_known_size(self) -> StudyPlan:
-        """The same for those workloads alone of which it is known how large they are."""
+        """The plan restricted to workloads of known size."""
         return replace(self, workloads=tuple(known for known in self.workloads if known.parameters is not None))
 
     def _has(self, lane: Lane) -> bool:
-        """Whether its engines are kept here, so that they take no more room."""
-        return self.study.cache != "off" and self.experience.keeps(lane.workload, lane.compiler, lane.precision)
+        """Return True when the cache has its engines, so that they take no further space."""
+        return self.study.cache != "off" and self.history.keeps(lane.workload, lane.compiler, lane.precision)
 
     def _prepared_bytes(self, workload: WorkloadPlan) -> int:
-        """Rough bytes of what compilers start from, beside what becomes a part of engines."""
+        """Approximate bytes of the files that compilers start from, without parts that engines share."""
         built = any(lane.compiler == BASELINE and not self._has(lane) for lane in workload.lanes)
         return 0 if built and workload.file_bytes is not None else PREPARED_COPIES * workload.weight_bytes
 
     def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> StudyPlan:
-        """The plan with what a child process found, by canonical ref: labels, families and fixed batch sizes, or a refusal.
+        """Add the findings of a child process: labels, families, fixed batch sizes or refusals, by canonical reference.
 
         Raises
         ------
@@ -124,13 +123,13 @@ class StudyPlan:
         return replace(self, workloads=tuple(checked), notes=(*self.notes, *notes))
 
 
-def make(study: Study, profile: DeviceProfile, experience: Experience | None = None) -> StudyPlan:
+def make(study: Study, profile: DeviceProfile, history: TimingHistory | None = None) -> StudyPlan:
     """Expand a study into lanes.
 
     Parameters
     ----------
-    experience : Experience | None
-        How long such things took on this machine; None where nobody asks for the time.
+    history : TimingHistory | None
+        Durations of earlier studies; None when no estimate is needed.
 
     Raises
     ------
@@ -174,12 +173,12 @@ def make(study: Study, profile: DeviceProfile, experience: Experience | None = N
         workloads.append(WorkloadPlan(workload.ref, workload.label, workload.family, lanes, workload.known))
     workloads = _named(workloads)
     notes = (*(() if study.build_for else profile.check()), *_purpose(study))
-    known = experience or Experience()
+    known = history or TimingHistory()
     return StudyPlan(study, profile.name, profile.accelerator, threads, tuple(workloads), notes, known)
 
 
 def _purpose(study: Study) -> Iterator[str]:
-    """What a person should know of a study that is to decide."""
+    """Remark about a study that decides."""
     if study.purpose == "characterise":
         return
     kept = "".join(f", {limit}" for limit in study.kept_limits)
@@ -193,20 +192,19 @@ def _purpose(study: Study) -> Iterator[str]:
 
 
 def _engine_bytes(workload: WorkloadPlan, lane: Lane) -> int:
-    """Rough bytes of a lane's engines."""
     engines = len(create(lane.compiler, lane.flags).engines(lane.batch_sizes))
-    # The baseline of a model from files keeps these beside the weights.
+    # The baseline of a model from files also keeps these.
     copies = 2 if lane.compiler == BASELINE and workload.file_bytes is not None else 1
     return engines * copies * workload.weight_bytes
 
 
 def _threads(study: Study, profile: DeviceProfile) -> int | None:
-    """Threads of every runtime; None leaves each its own default.
+    """Threads of every runtime; None for each runtime's default.
 
     Raises
     ------
     StudyError
-        All processors are wanted of a device that is not this machine.
+        ``all`` is given for a device that is not this machine.
     """
     if study.threads == "default":
         return None
@@ -222,7 +220,7 @@ def _threads(study: Study, profile: DeviceProfile) -> int | None:
 
 
 def _distinct(lanes: Sequence[Lane]) -> None:
-    """Refuse two names for one lane: a flag that is given its default."""
+    """Refuse two names of one lane, as a flag given its default makes."""
     known: dict[str, Lane] = {}
     for lane in lanes:
         other = known.setdefault(lane.id, lane)
@@ -234,7 +232,7 @@ def _distinct(lanes: Sequence[Lane]) -> None:
 
 
 def _usable(name: str, flags: Mapping[str, object], *, builds: bool) -> Compiler:  # type: ignore[type-arg]
-    """A compiler that can run here or, where its engines are for another device, compile here."""
+    """Return a compiler that can run here or, for another device, compile here."""
     compiler, kind = create(name, flags), COMPILERS.get(name)
     availability = kind.building() if builds else kind.availability()
     if not availability.available:
@@ -246,7 +244,7 @@ def _usable(name: str, flags: Mapping[str, object], *, builds: bool) -> Compiler
 
 
 def _lane(study: Study, lane: Lane) -> Lane:
-    """The lane with its id: the digest of all that makes it what it is."""
+    """Return the lane with its id, a digest of its other fields."""
     content = {**asdict(lane), "init": asdict(study.init), "seed": study.seed}
     for name in ("id", "label", "family", "compiler_label", "batch_sizes"):
         del content[name]
@@ -255,7 +253,7 @@ def _lane(study: Study, lane: Lane) -> Lane:
 
 
 def _named(workloads: Sequence[WorkloadPlan]) -> list[WorkloadPlan]:
-    """The workloads with labels that no other one of the study has."""
+    """Give the workloads distinct labels."""
     names = naming.unique_names({str(workload.ref): workload.label for workload in workloads})
     return [_labelled(workload, names[str(workload.ref)]) for workload in workloads]
 

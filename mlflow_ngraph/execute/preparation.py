@@ -1,4 +1,4 @@
-"""Preparing a workload in a child process, which lives until it is known which exports are needed."""
+"""Preparation: builds a workload in a child, which then exports it on demand."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Materials = dict[str, Any]
 class Preparation:
     """The child that builds a workload once.
 
-    What begins is waited for with `child`; `finish` then has the result, or raises `ChildFailure`.
+    A caller waits on `child`. `finish` then returns the result or raises `ChildFailure`.
     """
 
     def __init__(self, session: Session, workload: WorkloadPlan) -> None:
         self._session = session
         self._ref = str(workload.ref)
         self._workload = workload
-        self._directory = session.places.materials(self._ref)
+        self._directory = session.paths.materials(self._ref)
         self._seconds = 0.0
         name = f"prepare-{self._directory.name}-{session.number}"
-        env = environment.of_threads(session.plan.threads, session.places.scratch(name), patient=True, logins=True)
-        log, left = session.places.log(name), session.time.left_at_most
+        env = environment.of_threads(session.plan.threads, session.paths.scratch(name), patient=True, logins=True)
+        log, left = session.paths.log(name), session.time.until_end
         self.child = Child(worker.__name__, env, log, warden=session.warden, forked=session.forks, left=left)
 
     def begin(self, batch_sizes: Sequence[int]) -> None:
-        """Build the model, and run the baseline on seeded inputs at ``batch_sizes``."""
+        """Build the model and run the baseline on seeded inputs."""
         study = self._session.plan.study
         self._begin(
             "prepare",
@@ -47,21 +47,21 @@ class Preparation:
         )
 
     def begin_export(self, formats: Sequence[str]) -> None:
-        """Export the model for compilers that start from ``formats``."""
+        """Export the model in the formats of the compilers."""
         self._begin("export", formats=list(formats))
 
     def finish(self) -> Materials:
-        """What there is now."""
+        """Return the materials made so far."""
         self._seconds += self.child.finish()["seconds"]
         return self._read()
 
     def close(self, beside: int) -> None:
-        """End the child, and put what came of it into the journal, if anything did.
+        """End the child and write the result to the journal, if there is one.
 
         Parameters
         ----------
         beside : int
-            The most others that prepared or compiled at the same time.
+            Largest number of concurrent jobs.
         """
         self.child.close()
         journal = self._session.journal

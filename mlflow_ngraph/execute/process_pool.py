@@ -1,7 +1,6 @@
-"""Jobs of child processes that nobody times, beside each other as far as processors and memory allow.
+"""ProcessPool: runs untimed jobs of child processes concurrently, as far as processors and memory allow.
 
-Preparing, compiling and verifying are such jobs. Whoever times something lets the crew come to its end before: then no
-process of it is alive any more.
+Jobs prepare, compile and verify. All of them have ended before anything is timed.
 """
 
 from __future__ import annotations
@@ -17,59 +16,59 @@ from mlflow_ngraph.processes.child import Child, ChildFailure, OutOfTime, wait
 from mlflow_ngraph.verdicts import Verdict
 
 PROCESS_BYTES = 3 * 2**29
-"""A conservative figure for a process that has imported a compiler and works with it, and for those that it starts."""
+"""Conservative memory of a process that has imported a compiler, with its own children."""
 COPIES = 6
-"""Of the parameters in single precision, as many as such a process may have at once: live, exported, converted, written."""
+"""Copies of the fp32 parameters that such a process may hold at once: live, exported, converted, written."""
 
 Steps = Generator[Child, None, None]
-"""Work of child processes, one after the other: yields each child that it waits for, and goes on once that is settled."""
+"""Work of successive child processes: yields each child that it waits for."""
 
 _OF_OTHERS = (Verdict.TIMEOUT, Verdict.OOM, Verdict.CRASHED)
-"""Ways to fail that others may be to blame for, who took the processors or the memory."""
+"""Verdicts that concurrent jobs may cause by taking processors or memory."""
 
 
 @dataclass(eq=False)
 class Job:
-    """Work for a crew."""
+    """Work for a `ProcessPool`."""
 
     steps: Callable[[Job], Steps]
-    """Ends the children that it starts, also when it is closed before its time."""
+    """Ends the children that it starts, also when closed early."""
     occupies: Occupation
     expected_s: float
-    """The longest begins first."""
+    """The longest job begins first."""
     expected_bytes: int
     beside: int = 0
-    """The most other jobs that ran at the same time, since `Crew.recount`."""
+    """Largest number of concurrent jobs since `ProcessPool.recount`."""
 
 
 def expected_bytes(parameters: int | None) -> int:
-    """What a job for a model with so many parameters probably takes of the memory at most."""
+    """Estimate the peak memory of a job for a model with this many parameters."""
     return PROCESS_BYTES + COPIES * 4 * (parameters or TYPICAL_PARAMETERS)
 
 
 def most_bytes(plan: StudyPlan) -> int:
-    """What preparing or compiling the largest model of a study probably takes of the memory at most."""
+    """Estimate the peak memory of preparing or compiling the largest model of a study."""
     return max((expected_bytes(workload.parameters) for workload in plan.workloads), default=0)
 
 
-class Crew:
-    """Does jobs.
+class ProcessPool:
+    """Runs jobs.
 
-    What occupies one processor counts as one, what occupies them all as half of them: for the rest of its time it
-    imports, reads and waits like everybody else. Together they are no more than there are processors. A job begins if
-    the memory that is available, less what those that run may still take, suffices for what it is expected to take.
-    What occupies the machine has nothing beside it; neither has the only job that runs.
+    A job for one processor counts as one, a job for all of them as half of them: the rest of its time it imports, reads
+    and waits. The sum is at most the number of processors. A job begins when the available memory, less the expected
+    growth of running jobs, covers its expected memory. A job for the whole machine runs alone. A single job always
+    runs.
 
     Parameters
     ----------
     together : bool
-        False: one job after the other, in the order in which they were added.
+        False runs one job after the other, in the order added.
     processors : int
-        That may be kept busy.
+        Number of processors to keep busy.
     hurried : bool
-        Not all of it may be done before the time is up: the shortest job begins first, so that more of them are.
+        Time may run out: begin with the shortest job, so that more of them are done.
     available_bytes : Callable[[], int]
-        The memory that new processes can have.
+        Memory available to new processes.
     """
 
     def __init__(
@@ -86,27 +85,26 @@ class Crew:
         self._available_bytes = available_bytes
         self._waiting: list[Job] = []
         self._running: dict[Job, tuple[Steps, Child]] = {}
-        """Each with the child that it waits for."""
+        """Running jobs with the child that each waits for."""
 
     def add(self, job: Job) -> None:
-        """Have a job done as soon as there is room for it."""
         self._waiting.append(job)
 
     def recount(self, job: Job) -> None:
-        """Count anew what runs beside a job, which is running."""
+        """Reset the count of concurrent jobs of a running job."""
         job.beside = sum(other is not job for other in self._running)
 
     def suspects_others(self, job: Job, failure: ChildFailure) -> bool:
-        """Whether what failed may succeed with nothing beside it."""
+        """Return True when a failed job may succeed alone."""
         return job.beside > 0 and failure.verdict in _OF_OTHERS and not isinstance(failure, OutOfTime)
 
     def work(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Do all jobs, and those that they add.
+        """Run all jobs, and those that they add.
 
         Parameters
         ----------
         meanwhile : Callable[[], None]
-            Called once, when the first jobs run: what this process itself has to do, which then costs nobody's time.
+            Called once while the first jobs run: work of this process that then costs no time.
         """
         try:
             self._begin()
@@ -124,7 +122,6 @@ class Crew:
             self._running.clear()
 
     def _begin(self) -> None:
-        """Begin what there is room for."""
         while (job := self._next()) is not None:
             self._waiting.remove(job)
             for other in self._running:
@@ -133,14 +130,14 @@ class Crew:
             self._advance(job, job.steps(job))
 
     def _advance(self, job: Job, steps: Steps) -> None:
-        """Let a job go on until it waits for a child again, or is done."""
+        """Continue a job until it waits for a child again or is done."""
         try:
             self._running[job] = (steps, next(steps))
         except StopIteration:
             self._running.pop(job, None)
 
     def _next(self) -> Job | None:
-        """The job to begin now. What has to be alone comes last, so that nobody waits for it who could share."""
+        """Choose the next job. Jobs that run alone come last, so that none that can share waits for them."""
         ahead = self._waiting
         if self._together:
             ahead = sorted(ahead, key=lambda job: (job.occupies == "machine", self._sign * job.expected_s))

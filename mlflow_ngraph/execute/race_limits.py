@@ -1,4 +1,4 @@
-"""How the cells of a race stand with the limits that the best one has to keep, by what has been measured so far."""
+"""RaceLimits: the cells of a race that still satisfy the study's limits."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
 
 ONLY_GROWING = ("engine_size_mb", "peak_memory_mb")
-"""Figures that further rounds make no smaller."""
+"""Figures that further rounds cannot lower."""
 _P99 = "latency_p99_ms"
 
 
-class Standing:
-    """The limits of a study, and which cells of a race keep them.
+class RaceLimits:
+    """Tracks the study's limits for the cells of a race.
 
     Parameters
     ----------
     race : Race
-        Where a cell that does not keep the limits is barred: nothing leaves because of it.
+        Cells beyond a limit are barred there: they displace no other.
     lanes : Mapping[str, tuple[Lane, int]]
-        The lane and the batch size of each cell.
+        Lane and batch size of each cell.
     """
 
     def __init__(self, study: Study, race: Race, lanes: Mapping[str, tuple[Lane, int]]) -> None:
@@ -38,17 +38,17 @@ class Standing:
         self._lanes = lanes
         of_cell = study.adaptive.max_repetitions if study.repetitions == "auto" else study.repetitions
         self._most = of_cell * len(lanes)
-        """Repetitions that a cell may have in the end, with those that others have left."""
+        """Upper bound of a cell's repetitions, with those that departed cells left over."""
         self._slices: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._broken: dict[str, Limit] = {}
 
-    def took(self, cell: str, taken: dict[str, Any]) -> None:
-        """Take note of a slice of a cell, as its process reported it."""
+    def add_slice(self, cell: str, taken: dict[str, Any]) -> None:
+        """Add a slice of a cell."""
         if self._limits:
             self._slices[cell].append(taken)
 
     def too_large(self, engine: EngineRecord) -> str:
-        """Why an engine need not be measured; empty where it must be."""
+        """Explain why an engine is too large to be measured; empty when it is not."""
         size_mb = engine.size_bytes / 1e6
         for limit in self._limits:
             if limit.metric == "engine_size_mb" and not limit.kept_by(size_mb):
@@ -56,7 +56,7 @@ class Standing:
         return ""
 
     def judge(self, cell: str, engine: EngineRecord, requests: int) -> Limit | None:
-        """Bar a cell that does not keep the limits as things stand, or let it in again.
+        """Bar a cell that is beyond a limit, or admit it again.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class Standing:
         Returns
         -------
         Limit | None
-            The first that it cannot keep any more, whatever its further rounds say.
+            The first limit that no further round can restore.
         """
         if not self._limits:
             return None
@@ -86,7 +86,7 @@ class Standing:
         return _hopeless(self._limits, metrics, slices, self._most)
 
     def broken(self, cell: str) -> str:
-        """The limit that a cell does not keep as things stand; empty where it keeps them all."""
+        """The limit that a cell is beyond; empty when it keeps all."""
         return str(self._broken.get(cell, ""))
 
     def _baseline(self, lane: Lane, batch: int) -> str | None:
@@ -103,7 +103,6 @@ class Standing:
 def _figures(
     lane: Lane, batch: int, engine: EngineRecord, requests: int, slices: Sequence[Mapping[str, Any]], processors: int
 ) -> dict[str, float]:
-    """The metrics of a cell by the slices that it has, as a worker reports them."""
     cell = CellRecord(
         lane.cell(batch),
         lane.id,
@@ -117,20 +116,19 @@ def _figures(
 
 
 def _broken(limits: Sequence[Limit], metrics: Mapping[str, float]) -> Limit | None:
-    """The first limit that figures do not keep."""
     return next((limit for limit in limits if not limit.kept_by(metrics.get(limit.metric))), None)
 
 
 def _hopeless(
     limits: Sequence[Limit], metrics: Mapping[str, float], slices: Sequence[Mapping[str, Any]], most: int
 ) -> Limit | None:
-    """The first limit that a cell cannot keep any more, even with ``most`` repetitions in the end."""
+    """The first limit that a cell cannot keep any more, even with ``most`` repetitions."""
     for limit in limits:
         if limit.bound == "max" and limit.metric in ONLY_GROWING and metrics.get(limit.metric, 0.0) > limit.value:
             return limit
         if limit.bound == "max" and limit.metric == _P99:
             late = sum(duration > limit.value * 1e6 for part in slices for duration in part["durations_ns"])
-            # The percentile of all of them lies between two of those that are late already.
+            # The percentile lies between two repetitions that are late already.
             if late - 1 >= 0.01 * (most - 1):
                 return limit
     return None

@@ -1,4 +1,4 @@
-"""What is said of the cells of a race: in their reasons, and in the journal."""
+"""RaceWords: the reasons and journal entries of the cells of a race."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Cells = Mapping[str, tuple[Lane, int]]
 
 
 class RaceWords:
-    """Speaks of one race.
+    """Formats the results of one race.
 
     Parameters
     ----------
     race : Race
-        As it stands.
+        Its current state.
     cells : Cells
-        All that may take part.
+        All cells that may take part.
     """
 
     def __init__(self, race: Race, cells: Cells) -> None:
@@ -31,7 +31,7 @@ class RaceWords:
         self._cells = cells
 
     def left(self, departure: Departure) -> str:
-        """Why a cell cannot be the best."""
+        """Explain why a cell cannot be the best."""
         rival = self._named(departure.rival, departure.cell)
         return (
             f"left {self._after(departure.cell)}: about {departure.ratio:.2g} times as fast as {rival}, "
@@ -39,11 +39,11 @@ class RaceWords:
         )
 
     def too_much(self, cell: str, limit: str) -> str:
-        """Why a cell cannot keep a limit any more."""
+        """Explain why a cell cannot keep a limit."""
         return f"left {self._after(cell)}: it cannot keep {limit} any more"
 
     def excluded(self, exclusion: Exclusion) -> str:
-        """Why a cell need not start."""
+        """Explain why a cell is not measured."""
         batch, smaller = self._cells[exclusion.cell][1], self._cells[exclusion.smaller][1]
         said = f"cannot win: an inference at batch {batch} takes no less than one at batch {smaller}"
         if exclusion.bound < 1:
@@ -51,12 +51,12 @@ class RaceWords:
         return said
 
     def ended(self, cell: str, leader: str | None, ending: Ending | None, broken: str) -> str:
-        """How the race ended for a cell that was in it to the end.
+        """Explain the end of the race for one of its last cells.
 
         Parameters
         ----------
         broken : str
-            The limit that it does not keep; empty where it keeps all.
+            The limit that it is beyond; empty when it keeps all.
         """
         after = self._after(cell)
         if cell == leader:
@@ -65,17 +65,17 @@ class RaceWords:
                 "alike": f"ahead {after}; no other is more than {100 * AS_GOOD:g} % better",
                 None: f"ahead {after}, which do not tell it from all others",
             }[ending]
-        beside = self._race.beside_leader(cell)
+        beside = self._race.ratio_to_leader(cell)
         said = f"in the race to its end, {after}"
         if beside is not None and leader is not None:
             said += f": about {float(beside.value):.3g} times as fast as {self._named(leader, cell)}"
         return f"{said}; it does not keep {broken}" if broken else said
 
     def placed(self, cell: str) -> dict[str, Any]:
-        """Where a cell stands at the end, for the journal."""
+        """Rank of a cell at the end, for the journal."""
         lane, batch = self._cells[cell]
         placed: dict[str, Any] = {"cell": cell, "lane": lane.id, "batch": batch, "rounds": self._race.rounds(cell)}
-        beside = self._race.beside_leader(cell)
+        beside = self._race.ratio_to_leader(cell)
         if beside is not None:
             low, high = (float(end) for end in beside.interval())
             known = math.isfinite(low)
@@ -86,7 +86,7 @@ class RaceWords:
         return f"after {counted(self._race.rounds(cell), 'round')}"
 
     def _named(self, cell: str, beside: str) -> str:
-        """What tells a cell from another one, and from others of the workload."""
+        """The shortest name that distinguishes a cell from another and from those of its workload."""
         lane, batch = self._cells[cell]
         precisions = {other.precision for other, _ in self._cells.values()}
         name = lane.compiler_label if len(precisions) == 1 else f"{lane.compiler_label} {lane.precision}"

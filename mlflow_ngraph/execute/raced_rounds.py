@@ -1,24 +1,27 @@
-"""All batch sizes of a workload as one race: what certainly cannot be the best leaves, and time goes to those that can.
+"""RacedRounds: all batch sizes of a workload as one race for the best cell.
 
-A race has a heat for each batch size. In each the lanes at that batch size are measured in rounds beside those that are left
-of the heats before, a process each, so that whatever is compared is compared by rounds that it shares. Who leaves when is
-decided by `mlflow_ngraph.measure.racing`, by the rounds alone: those of earlier sessions count again.
+Each batch size joins in a heat. Its lanes are measured in rounds together with the cells still in the race, each in its
+own process, so that all comparisons are paired. `mlflow_ngraph.measure.racing` decides from the rounds, including those
+of earlier sessions, which cells leave.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mlflow_ngraph.execute.earlier_rounds import Before, slice_timed
+from mlflow_ngraph.execute.earlier_rounds import EarlierRounds, slice_timed
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
-from mlflow_ngraph.execute.race_limits import Standing
+from mlflow_ngraph.execute.open_cells import CellResult, OpenCells
+from mlflow_ngraph.execute.race_limits import RaceLimits
 from mlflow_ngraph.execute.race_words import RaceWords
 from mlflow_ngraph.execute.record import Lane
-from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, lack_of_memory
+from mlflow_ngraph.execute.rounds import Rounds, lack_of_memory
+from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.measure.racing import Departure, Entrant, Race, Timed
 from mlflow_ngraph.objectives import AS_GOOD, Raced
@@ -26,12 +29,12 @@ from mlflow_ngraph.text import duration
 from mlflow_ngraph.verdicts import Verdict
 
 _NO_EVIDENCE: Mapping[str, Any] = dict.fromkeys(("rival", "shared", "ratio", "bound", "limit"))
-"""What a cell may have left by: a rival with the rounds that both share, their ratio and its bound; or a limit."""
+"""Fields of a departure: the rival with shared rounds, ratio and bound, or the limit."""
 
 
 @dataclass(frozen=True)
 class Starter:
-    """A cell in the race, and what measures it."""
+    """A cell in the race with its runner."""
 
     runner: LaneRunner
     batch: int
@@ -42,22 +45,33 @@ class Starter:
 
 
 class RacedRounds(Rounds):
-    """Measures the lanes of a workload at all batch sizes, until it is clear which cell is the best one.
+    """Measures all batch sizes of a workload until the best cell is known.
 
     Parameters
     ----------
-    assignment : Assignment
-        Those that take part are the missing ones.
+    cells : OpenCells
+        The open ones take part.
+    order : random.Random
+        Shuffles the lanes of each round.
     objective : Raced
-        What the best one is best in.
+        The figure to optimise.
     lanes : Sequence[Lane]
-        All of the workload.
-    before : Before
-        What earlier sessions measured of them.
+        All lanes of the workload.
+    before : EarlierRounds
+        Rounds of earlier sessions.
     """
 
-    def __init__(self, assignment: Assignment, *, objective: Raced, lanes: Sequence[Lane], before: Before) -> None:
-        super().__init__(assignment)
+    def __init__(
+        self,
+        session: Session,
+        cells: OpenCells,
+        order: random.Random,
+        *,
+        objective: Raced,
+        lanes: Sequence[Lane],
+        before: EarlierRounds,
+    ) -> None:
+        super().__init__(session, cells, order)
         self._lanes = {lane.cell(batch): (lane, batch) for lane in lanes for batch in lane.batch_sizes}
         self._race = Race({cell: Entrant(lane.id, batch) for cell, (lane, batch) in self._lanes.items()}, objective)
         for round_, seen in sorted(before.rounds.items()):
@@ -65,18 +79,18 @@ class RacedRounds(Rounds):
                 self._race.measured(round_, cell, timed)
         self._race.barred.update(before.barred)
         self._words = RaceWords(self._race, self._lanes)
-        self._standing = Standing(self._study, self._race, self._lanes)
+        self._limits = RaceLimits(self._study, self._race, self._lanes)
         self._own: Sequence[LaneRunner] = ()
-        """The runners of lanes, whose processes live on when a cell leaves; those of their twins do not."""
+        """Runners of the lanes. Their processes outlive a cell; those of twins do not."""
         self._on_track: dict[str, Starter] = {}
-        """Cells that are loaded."""
+        """Loaded cells."""
         self._parked: dict[str, tuple[Starter, Loaded]] = {}
-        """Cells in the race that are not loaded any more, for lack of memory or of time."""
+        """Cells in the race that were unloaded for lack of memory or time."""
         self._spared: list[tuple[int, float]] = []
-        """Of each cell that has left, the repetitions and the seconds that it might still have taken."""
+        """Unused repetitions and seconds of each cell that has left."""
 
     def race(self, runners: Sequence[LaneRunner]) -> None:
-        """Measure, and settle the cells."""
+        """Measure the cells and write their verdicts."""
         self._own = runners
         batch_sizes = self._race.batch_sizes
         for place, batch in enumerate(batch_sizes):
@@ -88,12 +102,12 @@ class RacedRounds(Rounds):
         self._conclude()
 
     def _heat(self, runners: Sequence[LaneRunner], batch: int) -> None:
-        """Let the lanes at a batch size join those that are left, and take rounds of all of them."""
+        """Add the lanes of a batch size to the race and measure rounds."""
         waiting = [
             runner
             for runner in runners
             if batch in runner.engines
-            and self._open(runner, batch)
+            and self._cells.is_open(runner.lane, batch)
             and self._is_affordable(runner, batch)
             and not self._excluded(runner, batch)
         ]
@@ -104,7 +118,7 @@ class RacedRounds(Rounds):
                 self._park()
 
     def _join(self, waiting: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
-        """Load as many of the engines as fit into memory beside those that are loaded; returns the others."""
+        """Load as many engines as fit into memory; return the others."""
         joined = []
         rest = [_idle(runner) for runner in waiting]
         for runner in rest:
@@ -123,7 +137,7 @@ class RacedRounds(Rounds):
         return rest
 
     def _enter(self, runner: LaneRunner, batch: int) -> Starter | None:
-        """Load the engine of a cell, which goes on where it was if it has been measured before; None where it fails."""
+        """Load the engine of a cell, which keeps its earlier rounds; None when it fails."""
         starter = Starter(runner, batch)
         continued = self._race.rounds(starter.cell) > 0
         step = partial(self._load, starter.runner, batch, continued=continued)
@@ -138,17 +152,17 @@ class RacedRounds(Rounds):
         return starter
 
     def _excluded(self, runner: LaneRunner, batch: int) -> bool:
-        """Whether a cell need not be measured at all."""
-        reason = self._standing.too_large(runner.engines[batch])
+        """Leave out a cell that need not be measured; return True when it is left out."""
+        reason = self._limits.too_large(runner.engines[batch])
         if not reason and (exclusion := self._race.exclusion(runner.lane.cell(batch))) is not None:
             reason = self._words.excluded(exclusion)
         if not reason:
             return False
-        self._omit(runner, batch, reason, final=True)
+        self._cells.leave_out(runner.lane, batch, reason, final=True)
         return True
 
     def _take_rounds(self, *, final: bool) -> None:
-        """Take rounds until the heat or, if it is the final, the race is over, or no further one fits into the time."""
+        """Measure rounds until the heat or, in the final, the race is decided, or time is up."""
         left = self._left()
         while self._goes_on(final=final) and not self._late(left):
             left = self._left()
@@ -156,7 +170,7 @@ class RacedRounds(Rounds):
             self._dismiss()
 
     def _goes_on(self, *, final: bool) -> bool:
-        """Whether another round may change anything."""
+        """Return True when another round may change the result."""
         runners = [starter.runner for starter in self._on_track.values()]
         if any(not _loaded(runner).durations for runner in runners):
             return True
@@ -169,15 +183,15 @@ class RacedRounds(Rounds):
         return final and bool(in_time) and self._has_spare(map(_loaded, runners))
 
     def _has_spare(self, racing_on: Iterable[Loaded]) -> bool:
-        """Whether those that have left would have taken more repetitions and seconds than others have taken beyond their own."""
+        """Return True when departed cells left more repetitions and seconds than the others have used beyond their own."""
         if self._study.repetitions != "auto":
             return False
-        own = [(loaded.left(self._study), loaded.left_s(self._study)) for loaded in racing_on]
+        own = [(loaded.remaining(self._study), loaded.remaining_s(self._study)) for loaded in racing_on]
         every = [*self._spared, *own]
         return sum(repetitions for repetitions, _ in every) > 0 and sum(seconds for _, seconds in every) > 0
 
     def _take_round(self) -> None:
-        """Time a slice of every cell on the track."""
+        """Time one slice of every loaded cell."""
         number, self._taken = self._taken, self._taken + 1
         for starter in [entrant for entrant in self._on_track.values() if entrant.runner.renew()]:
             self._step(starter, starter.runner.renewed)
@@ -192,12 +206,12 @@ class RacedRounds(Rounds):
                 self._give_up(starter)
 
     def _give_up(self, starter: Starter) -> None:
-        """Leave out a cell that cannot be measured once in the time that is left."""
+        """Leave out a cell whose single inference does not fit into the remaining time."""
         takes = f"one inference takes about {duration(_loaded(starter.runner).call_s)}"
         reason = f"{takes}; {duration(max(0.0, self._left()))} were left"
         self._race.withdraw(starter.cell)
         self._free(starter)
-        self._omit(starter.runner, starter.batch, reason, final=False)
+        self._cells.leave_out(starter.runner.lane, starter.batch, reason)
 
     def _slice(self, starter: Starter, number: int, position: int) -> None:
         runner, cell = starter.runner, starter.cell
@@ -205,10 +219,10 @@ class RacedRounds(Rounds):
         loaded = _loaded(runner)
         timed = slice_timed(loaded.durations[-1], starter.batch, loaded.requests)
         self._race.measured((runner.session, number), cell, timed)
-        self._standing.took(cell, {"session": runner.session, "round": number, **taken})
+        self._limits.add_slice(cell, {"session": runner.session, "round": number, **taken})
 
     def _step(self, starter: Starter, step: Callable[[], object]) -> bool:
-        """Do a step of a cell; one that fails is out of the race."""
+        """Run a step of a cell; a failure removes it from the race."""
         if self._attempt(starter.runner, starter.batch, step):
             return True
         if self._on_track.pop(starter.cell, None) is not None:
@@ -218,18 +232,18 @@ class RacedRounds(Rounds):
     def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
         cell = runner.lane.cell(batch)
         if cell in self._on_track and loaded is not None and loaded.durations:
-            # It is in the race to its end, which is near.
+            # It stays in the race until the end, which is near.
             self._parked[cell] = self._on_track.pop(cell), loaded
         elif not self._race.rounds(cell):
             super()._run_out(runner, batch, loaded, reason)
 
     def _bar(self, cell: str) -> None:
-        """A cell is out, and nothing leaves because of it."""
+        """Withdraw a cell and exclude it as the winner."""
         self._race.withdraw(cell)
         self._race.barred.add(cell)
 
     def _dismiss(self) -> None:
-        """Let those leave that cannot be the answer any more."""
+        """Remove the cells that cannot win any more."""
         for starter in list(self._on_track.values()):
             loaded = _loaded(starter.runner)
             if loaded.problem:
@@ -237,7 +251,7 @@ class RacedRounds(Rounds):
                 self._settle_cell(starter, loaded, "")
                 continue
             engine = starter.runner.engines[starter.batch]
-            limit = self._standing.judge(starter.cell, engine, loaded.requests)
+            limit = self._limits.judge(starter.cell, engine, loaded.requests)
             if limit is not None:
                 self._bar(starter.cell)
                 self._say_left(starter, limit=str(limit))
@@ -246,7 +260,6 @@ class RacedRounds(Rounds):
             self._part_with(departure)
 
     def _part_with(self, departure: Departure) -> None:
-        """A cell cannot be the best any more: that goes into the journal, with what says so."""
         starter, loaded = self._take_off(departure.cell)
         self._say_left(
             starter, rival=departure.rival, shared=departure.rounds, ratio=departure.ratio, bound=departure.bound
@@ -254,7 +267,6 @@ class RacedRounds(Rounds):
         self._settle_cell(starter, loaded, self._words.left(departure))
 
     def _say_left(self, starter: Starter, **evidence: Any) -> None:
-        """Put into the journal that a cell has left, and why."""
         self._journal.append(
             "lane_left",
             cell=starter.cell,
@@ -266,31 +278,31 @@ class RacedRounds(Rounds):
         )
 
     def _take_off(self, cell: str) -> tuple[Starter, Loaded]:
-        """A cell that is on the track, or was."""
+        """Return a cell of the race that is loaded or parked."""
         if cell in self._parked:
             return self._parked.pop(cell)
         starter = self._on_track[cell]
         return starter, _loaded(starter.runner)
 
     def _settle_cell(self, starter: Starter, loaded: Loaded, reason: str, *, serve: bool = False) -> None:
-        """Give a cell its verdict, and free its engine.
+        """Write the verdict of a cell and free its engine.
 
         Parameters
         ----------
         reason : str
-            What a reader should know of a cell that is ok.
+            Remark for a cell that is ok.
         serve : bool
-            Requests arrive at it, if they do at any.
+            Offer requests to it, if the study has any.
         """
         runner, batch = starter.runner, starter.batch
-        judgement = self._judge(loaded) if loaded.durations else _without_rounds(loaded)
-        if judgement.verdict is Verdict.OK:
-            judgement = replace(judgement, reason="; ".join(filter(None, (reason, loaded.note))))
-        if judgement.verdict is Verdict.PARITY_FAILED:
-            runner.disown(batch, judgement.reason)
-        self._close(runner, batch, judgement, loaded.warm_up)
-        self._spared.append((loaded.left(self._study), loaded.left_s(self._study)))
-        if self._study.arrivals is not None and judgement.verdict is Verdict.OK:
+        result = self._judge(loaded) if loaded.durations else _without_rounds(loaded)
+        if result.verdict is Verdict.OK:
+            result = replace(result, reason="; ".join(filter(None, (reason, loaded.note))))
+        if result.verdict is Verdict.PARITY_FAILED:
+            runner.evict(batch, result.reason)
+        self._cells.close(runner.lane, batch, result, loaded.warm_up)
+        self._spared.append((loaded.remaining(self._study), loaded.remaining_s(self._study)))
+        if self._study.arrivals is not None and result.verdict is Verdict.OK:
             if serve and starter.cell in self._on_track and self._left() > 0:
                 self._serve(runner, batch)
             else:
@@ -300,7 +312,7 @@ class RacedRounds(Rounds):
         self._free(starter)
 
     def _free(self, starter: Starter) -> None:
-        """Free the engine of a cell; the lane's own process lives on, for the next batch size."""
+        """Free the engine of a cell; the lane's own process stays for the next batch size."""
         if self._on_track.pop(starter.cell, None) is None:
             return
         if starter.runner in self._own:
@@ -309,17 +321,17 @@ class RacedRounds(Rounds):
             starter.runner.close()
 
     def _park(self) -> None:
-        """Make room: all but the leader have to wait until the others have been measured beside it."""
+        """Unload all cells but the leader, to make room for the others."""
         leader = self._race.leader()
         for cell, starter in list(self._on_track.items()):
             if cell != leader:
                 self._parked[cell] = starter, _loaded(starter.runner)
                 self._free(starter)
-                # What a process once had it keeps, and others need it.
+                # A process keeps the memory that it once had, and the others need it.
                 starter.runner.close()
 
     def _bring_back(self) -> None:
-        """Measure those that had to make room once more, beside whoever leads now."""
+        """Measure parked cells again beside the current leader."""
         waiting = [cell for cell in self._race.racing if cell in self._parked]
         while waiting and self._left() > 0 and not self._race.decided():
             joined: list[str] = []
@@ -331,8 +343,8 @@ class RacedRounds(Rounds):
                     self._park()
                 starter, known = self._parked.pop(waiting.pop(0))
                 entered = self._enter(_idle(starter.runner), starter.batch)
-                if entered is None and self._open(starter.runner, starter.batch):
-                    # There was no time for it: it is told with what it has.
+                if entered is None and self._cells.is_open(starter.runner.lane, starter.batch):
+                    # No time was left to load it again: its earlier rounds count.
                     self._parked[starter.cell] = starter, known
                 if entered is not None or starter.cell in self._parked:
                     joined.append(starter.cell)
@@ -341,12 +353,11 @@ class RacedRounds(Rounds):
             waiting = [cell for cell in waiting if cell in self._parked]
 
     def _lacks(self, runner: LaneRunner, batch: int) -> str:
-        """Why an engine has to wait for memory; empty where it need not."""
-        # A race needs two, whether they seem to fit or not.
+        # A race needs two cells, even when memory looks too small.
         return "" if len(self._on_track) < 2 else lack_of_memory(runner, batch)
 
     def _conclude(self) -> None:
-        """Say how the race has ended, and settle those that were in it to the end."""
+        """Write the end of the race to the journal, and the verdicts of its remaining cells."""
         race = self._race
         leader, ending = race.leader(), race.decided()
         others = [cell for cell in race.racing if cell != leader and race.rounds(cell)]
@@ -365,11 +376,10 @@ class RacedRounds(Rounds):
         )
         for cell in contenders:
             starter, loaded = self._take_off(cell)
-            words = self._words.ended(cell, leader, ending, self._standing.broken(cell))
+            words = self._words.ended(cell, leader, ending, self._limits.broken(cell))
             self._settle_cell(starter, loaded, words, serve=True)
 
     def _stopped_by(self) -> str:
-        """What an undecided race ended by."""
         loaded = [
             *(_loaded(starter.runner) for starter in self._on_track.values()),
             *(part for _, part in self._parked.values()),
@@ -380,7 +390,7 @@ class RacedRounds(Rounds):
 
 
 def _idle(runner: LaneRunner) -> LaneRunner:
-    """The runner, or a twin of it where it has an engine of another batch size loaded."""
+    """Return the runner, or a twin when it has an engine loaded."""
     return runner if runner.loaded is None else runner.twin()
 
 
@@ -390,8 +400,8 @@ def _loaded(runner: LaneRunner) -> Loaded:
     return runner.loaded
 
 
-def _without_rounds(loaded: Loaded) -> Judgement:
-    """What became of a cell whose rounds are all of earlier sessions."""
+def _without_rounds(loaded: Loaded) -> CellResult:
+    """The verdict of a cell whose rounds all come from earlier sessions."""
     if loaded.unverified:
-        return Judgement(Verdict.UNVERIFIED, loaded.unverified)
-    return Judgement(Verdict.PARITY_FAILED, loaded.problem) if loaded.problem else Judgement(Verdict.OK)
+        return CellResult(Verdict.UNVERIFIED, loaded.unverified)
+    return CellResult(Verdict.PARITY_FAILED, loaded.problem) if loaded.problem else CellResult(Verdict.OK)

@@ -1,4 +1,4 @@
-"""Which rates a cell is offered, one after the other. What each gives is in the journal before the next is chosen."""
+"""Offer request rates to a cell, and search for the highest one within a latency bound."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from mlflow_ngraph.execute.answers import ArrivalsAnswer
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.measure import open_loop_figures
@@ -17,15 +18,15 @@ from mlflow_ngraph.study_settings import Arrivals
 from mlflow_ngraph.text import rounded
 
 Offer = Callable[[float, float, int, str], Mapping[str, Any]]
-"""Offers a rate for some seconds, as a step of the cell with a purpose, and returns `open_loop_figures.row` of what became of it."""
+"""Offers a rate for some seconds, as a step with a purpose, and returns its `open_loop_figures.row`."""
 
 PATIENCE = 2.0
-"""An engine that cannot follow gets this multiple of the schedule's length; what is left then is given up."""
+"""Time limit of a rate in multiples of its schedule; later requests are dropped."""
 
 
 @dataclass(frozen=True)
-class Station:
-    """Where requests arrive: at the engine that a child has loaded for a cell."""
+class ServedCell:
+    """An engine that a child has loaded for a cell, and that requests are offered to."""
 
     study: Study
     settings: Arrivals
@@ -35,14 +36,14 @@ class Station:
     batch: int
     session: int
     settle: Mapping[str, Any]
-    """How the child runs untimed before."""
+    """Untimed calls before the requests."""
 
     def offer(self, rate: float, window_s: float, step: int, purpose: str) -> Mapping[str, Any]:
-        """An `Offer`. Raises `ChildFailure` when it has no result."""
+        """Offer a rate, as an `Offer`. Raises `ChildFailure` without a result."""
         study, lane = self.study, self.lane
         asked: dict[str, Any] = {"rate": rate, "window_s": window_s, "process": self.settings.process}
         self.journal.tell("stage", lane=lane.id, stage=f"requests at {rounded(rate)}/s:", batch=self.batch)
-        result = self.child.request(
+        result: ArrivalsAnswer = self.child.request(
             "arrive",
             PATIENCE * window_s + study.limits.load_seconds,
             accounted=lambda result: float(result["wall_s"]),
@@ -57,19 +58,19 @@ class Station:
 
 
 def offer_rates(settings: Arrivals, throughput: float, servers: int, offer: Offer) -> str:
-    """Offer every rate of the study, then those of the search for the highest one under the bound.
+    """Offer every rate of the study, then search for the highest one within the bound.
 
     Parameters
     ----------
     throughput : float
         Requests per second in the closed loop.
     servers : int
-        Requests that are served at the same time.
+        Requests served concurrently.
 
     Returns
     -------
     str
-        What a reader should know of it, such as why the search ended early; else empty.
+        Remarks, such as why the search ended early; else empty.
     """
     return _Offers(settings, throughput, servers, offer).run()
 
@@ -95,7 +96,7 @@ class _Offers:
         while (rate := self._search.next()) is not None:
             figures = self._try(rate, "search")
             if figures is not None and not figures["valid"]:
-                # Once is chance.
+                # A single failure may be chance.
                 figures = self._try(rate, "search")
             if figures is None:
                 return
@@ -104,7 +105,6 @@ class _Offers:
                 return
 
     def _try(self, rate: float, purpose: str) -> Mapping[str, Any] | None:
-        """Offer a rate, if there is time for it."""
         seconds = self._settings.window_s(rate)
         if seconds > self._left_s:
             self._notes.append(

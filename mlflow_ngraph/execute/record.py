@@ -1,80 +1,77 @@
-"""What a journal says, folded into one object: the study, its lanes, their engines and cells."""
+"""Records of a study, its lanes, engines and cells, as replayed from the journal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.compilers.spec import BatchSize
 from mlflow_ngraph.engines.manifest import Bytes, Compiled, Maker
+from mlflow_ngraph.execute.answers import Name
 from mlflow_ngraph.execute.journal import cell_id
 from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.study import recorded_baseline
 from mlflow_ngraph.verdicts import Verdict
 
-Name = Annotated[str, Field(min_length=1, max_length=20_000)]
-
 
 @dataclass(frozen=True)
 class Lane:
-    """One workload x compiler with flags x precision: what one process measures."""
+    """A workload, compiler with flags, and precision, measured by one process."""
 
     id: str
-    """Digest of everything below; equal lanes of different studies have equal ids."""
+    """Digest of all fields below; equal lanes of different studies have equal ids."""
     workload: str
     """Canonical reference, such as ``timm:resnet18``."""
     label: str
-    """Short name of the workload."""
     family: str
     compiler: str
     compiler_label: str
-    """The compiler's name with the flags that were given."""
+    """The compiler's name with the given flags."""
     flags: Mapping[str, FlagValue]
-    """Every flag that was asked for, defaults included."""
+    """All flags, defaults included."""
     precision: str
     mode: str
     threads: int | None
-    """None: each runtime's own default."""
+    """None is each runtime's default."""
     device: str
     batch_sizes: tuple[int, ...]
     transfers: str = "outside"
-    """Whether a repetition on a GPU contains the copies between host and device."""
+    """``inside`` when a repetition on a GPU includes the copies between host and device."""
 
     def cell(self, batch: int) -> str:
-        """The id of the cell at a batch size."""
+        """Id of the cell at a batch size."""
         return cell_id(self.id, batch)
 
 
 class EngineRecord(Compiled):
-    """An engine of a study on disk, as the event ``engine_built`` of the journal has it."""
+    """An engine on disk, as in the event ``engine_built``."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
     id: Name
     lane: Name
     batch_sizes: tuple[BatchSize, ...] = Field(min_length=1, strict=False)
-    """The batch sizes that the engine serves."""
     directory: Name
     """Relative to the study directory."""
     size_bytes: Bytes
     files: dict[str, str]
     """sha256 of every file, by path relative to ``directory``."""
     flags: dict[str, FlagValue]
-    """Values that took effect at compile time."""
+    """Effective values at compile time."""
     requires: dict[str, str]
     at: float
-    """Unix seconds: when it was compiled, or taken from the cache."""
+    """Unix seconds of the compilation, or of taking it from the cache."""
     reused: Maker | None = None
-    """Who really compiled it, if this study did not. Its ``stages`` are those of that compilation."""
+    """The study that compiled it, if another one did. ``stages`` are those of that compilation."""
 
 
 @dataclass
 class CellRecord:
-    """One point of a study."""
+    """One cell of a study with its slices and figures."""
 
     id: str
     lane: str
@@ -82,19 +79,18 @@ class CellRecord:
     verdict: Verdict
     reason: str = ""
     noise: str = ""
-    """What disturbed the machine while the cell was measured; empty where it was quiet enough."""
+    """Disturbances of the machine during the measurement; empty when it was quiet."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the environment that it was measured in, those that may make one runtime faster or slower."""
+    """Environment variables that may change the speed of a runtime."""
     stderr_tail: str = ""
     engine: str | None = None
     precision_in_force: str | None = None
     flags: Mapping[str, FlagValue] = field(default_factory=dict)
-    """Every flag with the value in force."""
+    """Effective flags."""
     parity: Parity | None = None
-    """The worst over all inputs that were tried."""
+    """The worst over all inputs."""
     verified: Mapping[str, Any] = field(default_factory=dict)
-    """How the engine was compared with the baseline before it was timed: the fields of
-    `mlflow_ngraph.execute.verifying.Verification`."""
+    """Fields of `mlflow_ngraph.execute.verifying.Verification`."""
     finished_at: float = 0.0
     """Unix seconds."""
     ready: Mapping[str, float] = field(default_factory=dict)
@@ -102,74 +98,73 @@ class CellRecord:
     warm_up: Mapping[str, float] = field(default_factory=dict)
     """``repetitions``, ``seconds``, ``steady``, ``call_s`` and ``fastest_s`` of the warm-up."""
     arrivals: list[dict[str, Any]] = field(default_factory=list)
-    """What became of requests that arrived by themselves, rate by rate: ``rate``, ``window_s``, ``process``, ``purpose``
-    (``rate`` of the study, or ``search``), ``step``, ``servers``, and of each request ``due_ns``, ``waited_ns`` and
-    ``served_ns``; beside them what a slice says of the machine."""
+    """Open-loop results per rate: ``rate``, ``window_s``, ``process``, ``purpose`` (``rate`` of the study, or
+    ``search``), ``step``, ``servers``, and per request ``due_ns``, ``waited_ns`` and ``served_ns``; also the machine
+    fields of a slice."""
     arrivals_note: str | None = None
-    """What a reader should know of them; None where they were not measured to the end."""
+    """Remarks about them; None where they were not measured to the end."""
     serving: list[dict[str, Any]] = field(default_factory=list)
-    """The figures of each rate, derived from ``arrivals``; see `mlflow_ngraph.measure.open_loop_figures.row`."""
+    """Figures of each rate, derived from ``arrivals``; see `mlflow_ngraph.measure.open_loop_figures.row`."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """By the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
+    """Keyed by the names in docs/reference/metrics.md, such as ``throughput`` and ``throughput_ci_low``."""
     unsteady: tuple[str, ...] = ()
-    """The metrics of the cell that noise touches: its own or, where batch sizes are compared, that at batch size 1."""
+    """Metrics affected by noise, of the cell or of batch size 1 where it is compared with that."""
     left: Mapping[str, Any] = field(default_factory=dict)
-    """Where the cell left a race: the ``round`` in which it did, after ``rounds`` of its own; the ``rival`` (a cell) with the
-    rounds ``shared`` and the ``ratio`` to it as estimated, and the ``bound`` of what it is beside the best one, at most; or the
-    ``limit`` that it cannot keep."""
+    """Departure from a race: the ``round``, after ``rounds`` of its own; the ``rival`` (a cell) with ``shared`` rounds,
+    the estimated ``ratio`` to it and the upper ``bound`` relative to the best; or the ``limit`` that it cannot keep."""
     log_medians: dict[str, float] = field(default_factory=dict)
-    """The natural logarithm of the median duration of each round, in nanoseconds a sample, by session, round and batch
-    size such as ``0.3@8``, in a race without the batch size: what lanes that share rounds are compared by. The baseline has those beside cells of other sessions, too."""
+    """Natural logarithm of the median duration of each round, in nanoseconds a sample, by session, round and batch size
+    such as ``0.3@8``; in a race without the batch size. Lanes are compared by shared rounds. The baseline also has
+    those beside cells of other sessions."""
     samples: list[dict[str, Any]] = field(default_factory=list)
-    """The slices, each with ``session``, ``round``, ``position`` (the lane's turn within the round), ``started_ns``,
-    ``wall_s``, ``peak_bytes`` and ``durations_ns``. Newer journals have besides: ``loading``
-    (how many fresh processes had been started for it before), ``page_faults``, ``resident_bytes``, ``harness_cpu_s`` and
-    ``harness_wall_s`` (of the parent while it waits for the slice), and ``machine`` with the fields of
-    `mlflow_ngraph.devices.sensors.Change`: what was seen while the machine was watched around the slice."""
+    """Slices, each with ``session``, ``round``, ``position`` (its turn within the round), ``started_ns``, ``wall_s``,
+    ``peak_bytes`` and ``durations_ns``. Newer journals add ``loading`` (number of fresh processes before it),
+    ``page_faults``, ``resident_bytes``, ``harness_cpu_s`` and ``harness_wall_s`` (of the waiting parent), and
+    ``machine`` with the fields of `mlflow_ngraph.devices.sensors.Change`."""
 
     @property
     def remarks(self) -> str:
-        """What a reader should know of it, in words: why it is not ``ok``, what disturbed the machine, and what was set."""
+        """Remarks for readers: the reason, disturbances and environment variables."""
         noise = f"absolute figures are unsteady: {self.noise}" if self.noise else ""
         within = f"measured with {self.environment}" if self.environment else ""
         return "; ".join(filter(None, (self.reason, noise, within)))
 
     @property
     def environment(self) -> str:
-        """Its ``variables`` as a shell writes them."""
+        """Its ``variables`` in shell syntax."""
         return " ".join(f"{name}={value}" for name, value in self.variables.items())
 
     @property
     def retryable(self) -> bool:
-        """Whether measuring it again can end differently."""
+        """Return True when measuring it again may end differently."""
         return self.verdict.retryable or bool(self.noise)
 
 
 @dataclass
 class LaneRecord:
-    """A lane with what became of it."""
+    """A lane with its engines and cells."""
 
     lane: Lane
     engines: list[EngineRecord] = field(default_factory=list)
     cells: dict[int, CellRecord] = field(default_factory=dict)
-    """By batch size; a cell that has no verdict yet is missing."""
+    """By batch size; cells without a verdict are missing."""
     started_at: float = 0.0
     finished_at: float = 0.0
     overhead_s: float | None = None
-    """Seconds of the lane that were neither export, compilation, verification, loading, warm-up nor timing."""
+    """Seconds outside export, compilation, verification, loading, warm-up and timing."""
     unexplained: str = ""
-    """Why the compiler could not explain an engine."""
+    """Reason why the compiler could not explain an engine."""
 
     def engine_of(self, cell: CellRecord) -> EngineRecord | None:
-        """The engine that a cell of this lane was measured with; None where none was built."""
+        """The engine that a cell was measured with, or None."""
         return next((engine for engine in self.engines if engine.id == cell.engine), None)
 
     def engine_at(self, batch: int) -> EngineRecord | None:
-        """The engine that was last built for a batch size, whether a cell was measured with it or not."""
+        """The last engine built for a batch size, measured or not."""
         return next((engine for engine in reversed(self.engines) if batch in engine.batch_sizes), None)
 
     def flags_in_force(self, batch: int) -> dict[str, FlagValue]:
-        """Every flag at a batch size: what was asked for, unless compiling or loading the engine made something else of it."""
+        """Effective flags at a batch size: the given ones, updated by compilation and loading."""
         cell = self.cells.get(batch)
         engine = (self.engine_of(cell) if cell is not None else None) or self.engine_at(batch)
         return {
@@ -179,17 +174,16 @@ class LaneRecord:
         }
 
     def flags_of(self, engine: EngineRecord) -> dict[str, FlagValue]:
-        """Every flag with the value in force in an engine; that at the largest batch size where they differ."""
+        """Effective flags of an engine; those at its largest batch size where they differ."""
         return {name: value for batch in engine.batch_sizes for name, value in self.flags_in_force(batch).items()}
 
     def precision_of(self, engine: EngineRecord) -> str | None:
-        """The precision that an engine computes in; None where it was never loaded."""
+        """Effective precision of an engine; None when it was never loaded."""
         known = (self.cells[batch].precision_in_force for batch in engine.batch_sizes if batch in self.cells)
         return next(filter(None, known), None)
 
     @property
     def complete(self) -> bool:
-        """Whether every cell has a verdict."""
         return set(self.cells) == set(self.lane.batch_sizes)
 
 
@@ -201,39 +195,39 @@ class StudyRecord:
     name: str
     device: str
     study: Mapping[str, Any]
-    """The study as `Study.model_dump` gives it."""
+    """As `Study.model_dump` gives it."""
     fingerprint: Mapping[str, Any]
     versions: Mapping[str, str]
     started_at: float
     finished_at: float | None
     lanes: dict[str, LaneRecord]
     workloads: dict[str, Mapping[str, Any]]
-    """The materials of each workload by canonical reference: ``info`` has the fields of `WorkloadInfo`, beside it are
-    the ``digest`` of the model, its ``outputs`` and its exports."""
+    """Materials of each workload by canonical reference: ``info`` with the fields of `WorkloadInfo`, the ``digest`` of
+    the model, its ``outputs`` and its exports."""
     sessions: int = 0
-    """How often it was begun or gone on with."""
+    """Number of runs of the study."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Those of the environment in which it was last gone on with that may make one runtime faster or slower."""
+    """Environment variables of the last session that may change the speed of a runtime."""
     races: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """How the race of a workload ended, by canonical reference: ``ending`` (``won``, ``alike``, ``repetitions``, ``time``,
-    ``memory``), ``leader`` (a cell, or None) and ``contenders``, the leader first, each with ``cell``, ``lane``, ``batch``, ``rounds`` and,
-    beside the leader, ``ratio``, ``low`` and ``high``."""
+    """End of each workload's race, by canonical reference: ``ending`` (``won``, ``alike``, ``repetitions``, ``time``,
+    ``memory``), ``leader`` (a cell, or None) and ``contenders``, leader first, each with ``cell``, ``lane``, ``batch``,
+    ``rounds`` and, relative to the leader, ``ratio``, ``low`` and ``high``."""
     left_out: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Cells that were not measured, by id, each with ``lane``, ``batch``, ``reason`` and ``final``: whether there is nothing to
-    be gained by measuring it."""
+    """Cells not measured, by id, each with ``lane``, ``batch``, ``reason`` and ``final`` (nothing would be gained by
+    it)."""
 
     @property
     def baseline(self) -> str:
-        """The label of the compiler that ratios refer to."""
+        """Label of the baseline compiler."""
         return recorded_baseline(self.study)
 
     def reference_by(self, workload: str) -> str | None:
-        """What computed the outputs that the engines of a workload were compared with; None where it was never prepared."""
+        """Source of the outputs that engines of a workload were compared with; None when it was never prepared."""
         said = self.workloads.get(workload, {}).get("reference_by")
         return said if isinstance(said, str) and said else None
 
-    def so_far(self) -> StudyRecord:
-        """The record as it is now: what is read from now on changes this one, and not the copy."""
+    def snapshot(self) -> StudyRecord:
+        """A copy of the record that later events do not change."""
         lanes = {lane_id: replace(lane, cells=dict(lane.cells)) for lane_id, lane in self.lanes.items()}
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""A journal becomes a `StudyRecord`, with every metric derived from the journal alone."""
+"""Fold: builds a `StudyRecord` from a journal, with every metric derived from the journal alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlflow_ngraph.text import shortened
 from mlflow_ngraph.verdicts import Verdict
 
 _TIMED = ("slice", "arrivals")
-"""Events that are most of a journal."""
+"""Event types that make up most of a journal."""
 
 
 def load(directory: Path) -> StudyRecord:
@@ -35,7 +35,7 @@ def load(directory: Path) -> StudyRecord:
 
 
 def outline(directory: Path) -> StudyRecord:
-    """The record without what was timed and any figure: those take memory, and the time that a person waits.
+    """Read the record without slices and figures, which take memory and time.
 
     Raises
     ------
@@ -48,25 +48,23 @@ def outline(directory: Path) -> StudyRecord:
 
 
 class EventError(JournalError):
-    """An event does not fit those before it."""
+    """An event contradicts the events before it."""
 
 
 def fold(events: Iterable[journal.Event]) -> StudyRecord:
-    """What events say together; see `Fold`."""
+    """Replay events; see `Fold`."""
     state = Fold()
     state.extend(events)
     return state.derived()
 
 
 class Fold:
-    """Takes in events in order. A cell that was measured again keeps its last verdict and numbers.
+    """Replays events in order. A cell that was measured again keeps its last verdict and figures.
 
-    Whoever follows a study keeps one of these and gives it what is new: no event is read again, and no figure computed
-    again that no event has touched since. A journal in pieces, however it is cut, gives the record that the whole of it
-    gives, to the last bit.
+    A follower of a study keeps one `Fold` and extends it: no event is read twice, and only figures of changed workloads
+    are derived again. The result does not depend on how the journal is cut, down to the last bit.
 
-    The slices of all cells stay in memory: when a study ends, its samples are written as one table, and whoever ran it
-    is given the record with all of them.
+    The slices of all cells stay in memory: the record has them, and they are written as one table at the end.
     """
 
     def __init__(self) -> None:
@@ -74,11 +72,11 @@ class Fold:
         self._cells = _Cells()
         self._events = 0
         self._outdated: set[str] = set()
-        """Workloads with events that their figures do not know."""
+        """Workloads whose figures are out of date."""
 
     @property
     def record(self) -> StudyRecord:
-        """What the events say, with the figures that were derived so far. It changes with further events.
+        """The record with the figures derived so far. Later events change it.
 
         Raises
         ------
@@ -90,14 +88,14 @@ class Fold:
         return self._record
 
     def derived(self, workload: str | None = None) -> StudyRecord:
-        """The `record`, with the figures of one workload up to date, or of all of them.
+        """Return the `record` with current figures of one workload, or of all.
 
         Raises
         ------
         JournalError
-            There were no events, or no figures follow from them.
+            There were no events, or figures cannot be derived.
         """
-        # Statistics stand on SciPy, for which nobody should wait who wants no figures.
+        # Statistics import SciPy, which is slow: only callers that want figures wait for it.
         from mlflow_ngraph.execute.derive import derive
 
         wanted = self._outdated if workload is None else self._outdated & {workload}
@@ -109,12 +107,12 @@ class Fold:
         return self.record
 
     def extend(self, events: Iterable[journal.Event]) -> None:
-        """Take in what is new.
+        """Replay further events.
 
         Raises
         ------
         JournalError
-            The first of all events is not the start of a study, or an event does not fit those before it.
+            The first event does not start a study, or an event contradicts those before it.
         """
         for event in events:
             self._events += 1
@@ -127,7 +125,7 @@ class Fold:
                 raise EventError(f"{where}: {_shown(error)}") from error
 
     def catch_up(self, reader: journal.Reader) -> None:
-        """Take in what a reader has not read before.
+        """Replay the events that a reader has not read.
 
         Raises
         ------
@@ -153,7 +151,7 @@ class Fold:
 
 @contextmanager
 def _named(directory: Path) -> Iterator[None]:
-    """Say of which file an event is that does not fit."""
+    """Add the file name to an error."""
     try:
         yield
     except EventError as error:
@@ -165,12 +163,12 @@ def _shown(error: Exception) -> str:
 
 
 def _touched(record: StudyRecord, event: journal.Event) -> Iterable[str]:
-    """The workloads whose figures an event may change."""
+    """Workloads whose figures an event may change."""
     if "lane" in event:
         return (record.lanes[event["lane"]].lane.workload,)
     if "workload" in event:
         return (event["workload"],)
-    # The lanes themselves may be others.
+    # The lanes themselves may have changed.
     return {lane.lane.workload for lane in record.lanes.values()} if event["event"] == "session_started" else ()
 
 
@@ -190,7 +188,7 @@ def _started(event: journal.Event) -> StudyRecord:
 
 
 def _lanes(event: journal.Event) -> dict[str, LaneRecord]:
-    """The lanes of a plan, with nothing measured yet."""
+    """Create empty records of the lanes of a plan."""
     lanes = [Lane(**{**lane, "batch_sizes": tuple(lane["batch_sizes"])}) for lane in event["lanes"]]
     return {lane.id: LaneRecord(lane) for lane in lanes}
 
@@ -203,8 +201,8 @@ def _session_started(record: StudyRecord, event: journal.Event) -> None:
     record.finished_at = None
     record.sessions += 1
     record.variables = event.get("variables", {})
-    # Other processors, or an adapter with other flags, make other lanes of the same study. They are compared with the
-    # baseline that is measured beside them: it has to stand before that of an earlier session.
+    # Other processors or adapter flags make other lanes of the same study. They are compared with the baseline of their
+    # own session, which comes before that of an earlier one.
     record.lanes = {**_lanes(event), **record.lanes}
 
 
@@ -269,11 +267,11 @@ _RECORDED = {
 _OF_CELLS = ("cell_verified", "cell_ready", "slice", "lane_left", "cell_finished")
 
 _ENVELOPE = ("event", "at", "cell", "lane", "batch")
-"""What events of a cell have in common."""
+"""Fields shared by events of a cell."""
 
 
 class _Cells:
-    """Collects what happens to cells between ``cell_ready`` and ``cell_finished``."""
+    """Collects the events of cells between ``cell_ready`` and ``cell_finished``."""
 
     def __init__(self) -> None:
         self._verified: dict[str, journal.Event] = {}
@@ -281,10 +279,10 @@ class _Cells:
         self._slices: dict[str, list[dict[str, Any]]] = {}
         self._left: dict[str, journal.Event] = {}
         self._continued: set[str] = set()
-        """Cells that had slices when they were made ready again, which count again."""
+        """Cells that were loaded again and keep their slices."""
         self.companions: dict[str, list[dict[str, Any]]] = {}
-        """Slices by cell that are not among its own, but beside which other cells were measured: taken only for those, or
-        of an earlier session than the one that counts."""
+        """Slices of a cell that others are compared with but that do not count for itself: taken as a companion or in
+        an earlier session."""
 
     def apply(self, record: StudyRecord, event: journal.Event) -> None:
         cell = event["cell"]
@@ -305,7 +303,7 @@ class _Cells:
             self._finish(record, event)
 
     def _begin(self, record: StudyRecord, event: journal.Event) -> None:
-        """A cell is measured from now on: anew, or behind what it has."""
+        """Start a cell anew, or continue it behind its slices."""
         cell = event["cell"]
         record.left_out.pop(cell, None)
         if not event.get("continued"):

@@ -1,6 +1,6 @@
-"""What a cell's slices say about processors, memory, clocks and energy. Pure, as all of `mlflow_ngraph.execute.derive`.
+"""Metrics of processors, memory, clocks and energy from a cell's slices. Pure, as `mlflow_ngraph.execute.derive`.
 
-Journals of older versions lack some of it; what is not there is left out.
+Fields that older journals lack give no metric.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _ENERGY, _POWER = "energy_j.", "power_w."
 def resources(
     slices: Sequence[SliceRecord], processors: int, threads: int, samples_per_call: float
 ) -> dict[str, float]:
-    """The metrics of a cell that has slices.
+    """Metrics of a cell that has slices.
 
     Parameters
     ----------
     processors : int
         Of the whole machine.
     threads : int
-        Processors that the lane was given.
+        Processors assigned to the lane.
     samples_per_call : float
         Inferences within a repetition.
     """
@@ -50,12 +50,12 @@ def resources(
 
 
 def own_processors(part: SliceRecord, processors: int) -> float | None:
-    """How many processors the lane's process kept busy around a slice; None where that cannot be told."""
+    """Processors that the lane kept busy around a slice; None when unknown."""
     return cpu_shares.own_processors(_windows([part]), processors)
 
 
 def _processors(slices: Sequence[SliceRecord], processors: int, threads: int) -> dict[str, float]:
-    """What the lane and others used of the processors, as far as it can be told."""
+    """CPU use of the lane and of others."""
     windows, metrics = _windows(slices), {}
     own, others = cpu_shares.own_processors(windows, processors), cpu_shares.foreign(windows, processors)
     if own is not None:
@@ -76,7 +76,7 @@ def _windows(slices: Sequence[SliceRecord]) -> list[cpu_shares.Window]:
 
 
 def _machine(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str, float]:
-    """What the looks at the machine before and after each slice tell."""
+    """Metrics of the sensors around each slice."""
     metrics: dict[str, float] = {}
     said = [part["machine"]["values"] for part in slices]
     clocks, temperatures = list(of_engine(said, "clock_mhz")), list(of_engine(said, "temperature_c"))
@@ -91,7 +91,7 @@ def _machine(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str
 
 
 def _busiest_percent(machines: Sequence[Mapping[str, Any]]) -> float | None:
-    """How busy the busiest processor was with anything."""
+    """Utilisation of the busiest processor by any process."""
     looks = [machine for machine in machines if machine["busy_s"]]
     windows = [machine["seconds"] for machine in looks]
     if cpu_shares.sampling_error(windows) > cpu_shares.COARSEST:
@@ -100,26 +100,26 @@ def _busiest_percent(machines: Sequence[Mapping[str, Any]]) -> float | None:
     for machine in looks:
         for processor, seconds in machine["busy_s"].items():
             spent[processor] = spent.get(processor, 0.0) + seconds
-    # A tick more than there was time for is the kernel's rounding.
+    # A tick too many is the kernel's rounding.
     return min(100.0, 100 * max(spent.values()) / float(sum(windows)))
 
 
 def _energy(slices: Sequence[SliceRecord], samples_per_call: float) -> dict[str, float]:
-    """Joules and watts, over the slices in which every meter of the machine could be read."""
+    """Joules and watts, over the slices in which every meter was read."""
     domains = {domain for part in slices for domain in _domains(part["machine"])}
     metered = [part for part in slices if domains <= _domains(part["machine"])]
     joules = sum(_joules(part["machine"], domain) for part in metered for domain in domains)
     if joules <= 0:
-        # No meter, or one that has not moved in so short a time: nobody computes for nothing.
+        # There is no meter, or it did not move in so short a time: no computation is free.
         return {}
     samples = samples_per_call * sum(len(part["durations_ns"]) for part in metered)
     power_w = joules / sum(part["machine"]["seconds"] for part in metered)
-    # The same work was done all the time that the meters were watched, but only that of the slices was counted.
+    # The meters cover the same work before the slice, whose repetitions are not counted.
     return {"energy_per_sample_j": power_w * sum(part["wall_s"] for part in metered) / samples, "power_w": power_w}
 
 
 def _domains(machine: Mapping[str, Any]) -> set[str]:
-    """What has a meter of energy or a sensor of power."""
+    """Domains with an energy meter or a power sensor."""
     return {
         name.removeprefix(prefix)
         for names, prefix in ((machine["counted"], _ENERGY), (machine["values"], _POWER))
@@ -129,7 +129,7 @@ def _domains(machine: Mapping[str, Any]) -> set[str]:
 
 
 def _joules(machine: Mapping[str, Any], domain: str) -> float:
-    """By the meter; else the power after the slice held for the whole of it."""
+    """Energy by the meter; else the power after the slice times its length."""
     metered = machine["counted"].get(_ENERGY + domain)
     if metered is not None:
         return float(metered)

@@ -1,119 +1,56 @@
-"""One batch size of a workload: lanes that are alive at once, measured in interleaved rounds.
+"""Rounds: one batch size of a workload, measured in interleaved rounds of all lanes.
 
-Lanes whose engines do not fit into memory together are measured in groups, one after the other. Each group has the
-baseline in it, so that every lane keeps its paired rounds.
+Lanes that do not fit into memory at once are measured in groups. Each group contains the baseline, so that every lane
+keeps its paired rounds.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
 
 import psutil
 
 from mlflow_ngraph.devices import memory
-from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.lane import SETTLE_BELOW_S, LaneRunner
 from mlflow_ngraph.execute.lane_memory import Loaded
-from mlflow_ngraph.execute.record import Lane
+from mlflow_ngraph.execute.open_cells import CellResult, OpenCells
+from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure import stability
 from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
-from mlflow_ngraph.processes.time_budget import TIME_UP, TimeBudget
-from mlflow_ngraph.study import Study
+from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.study_settings import Adaptive
 from mlflow_ngraph.verdicts import Verdict
 
 RESERVE_BYTES = 512 * 2**20
-"""Memory that is left to the rest of the machine."""
+"""Memory left to the rest of the machine."""
 
 
-FEWEST_ROUNDS = 3
-"""Of a workload that is measured at all, if the study as a whole has the time."""
+ROUNDS_BEYOND_SHARE = 3
+"""Rounds of a workload that may exceed its share of the study's time."""
 _CONDEMNING = (Verdict.FAILED, Verdict.CRASHED, Verdict.UNSUPPORTED)
-"""Ways to fail that lie in the engine, and not in the machine."""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What became of a cell."""
-
-    verdict: Verdict
-    reason: str = ""
-    """Why it is not ``ok``, or what a reader should know of it."""
-    noise: str = ""
-    """What disturbed the machine while it was measured."""
-    tail: str = ""
-    """The end of what its process wrote."""
-
-
-class Settle(Protocol):
-    """Puts what became of a cell into the journal."""
-
-    def __call__(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None: ...
-
-
-class LeaveOut(Protocol):
-    """Says that a cell is not measured."""
-
-    def __call__(self, lane: Lane, batch: int, reason: str, *, final: bool) -> None: ...
-
-
-def wanted(lane: Lane, missing: Mapping[str, Sequence[int]], baseline: str) -> set[int]:
-    """The lane's own missing batch sizes, and for the baseline those of all others too.
-
-    Parameters
-    ----------
-    baseline : str
-        The label of its compiler.
-    """
-    own = set(missing.get(lane.id, []))
-    if lane.compiler_label == baseline:
-        own |= {batch for batches in missing.values() for batch in batches}
-    return own
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What is to be measured of a workload, and who is told."""
-
-    study: Study
-    journal: Journal
-    order: random.Random
-    """Shuffles the lanes of each round."""
-    missing: Mapping[str, Sequence[int]]
-    """The batch sizes of each lane that have no verdict yet."""
-    settle: Settle
-    """Called with the verdict of each of those cells, once."""
-    leave_out: LeaveOut
-    """Called instead with those that need not be measured, or for which there is no time."""
-    time: TimeBudget
-    """What ends the rounds when nothing of it is left."""
+"""Verdicts caused by the engine and not by the machine."""
 
 
 class Rounds:
-    """Measures the lanes of a workload, a batch size at a time."""
+    """Measures the lanes of a workload, one batch size at a time."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._study = assignment.study
-        self._journal = assignment.journal
-        self._order = assignment.order
-        self._missing = assignment.missing
-        self._settle = assignment.settle
-        self._leave_out = assignment.leave_out
-        self._time = assignment.time
+    def __init__(self, session: Session, cells: OpenCells, order: random.Random) -> None:
+        self._study = session.plan.study
+        self._journal = session.journal
+        self._time = session.time
+        self._cells = cells
+        self._order = order
         self._taken = 0
         """Rounds so far."""
-        self._settled: set[tuple[str, int]] = set()
 
     def measure(self, runners: Iterable[LaneRunner], batch: int) -> None:
-        """Load, verify and measure the engines for ``batch``, and settle their cells."""
+        """Load, check and measure the engines of a batch size, and write their verdicts."""
         waiting = [
             runner
             for runner in runners
-            if batch in wanted(runner.lane, self._missing, self._study.baseline_label)
+            if batch in self._cells.wanted(runner.lane)
             and batch in runner.engines
             and self._is_affordable(runner, batch)
         ]
@@ -128,25 +65,25 @@ class Rounds:
             for runner in group:
                 self._release(runner)
                 if waiting:
-                    # What a process once had it keeps, and the next group needs it.
+                    # A process keeps the memory that it once had, and the next group needs it.
                     runner.close()
 
     def _is_affordable(self, runner: LaneRunner, batch: int) -> bool:
-        """Whether there is time to measure a cell; one that is known to be too slow for it gets its verdict here."""
+        """Return True when the cell fits into the time; write the verdict of one that does not."""
         reason = runner.too_slow(batch)
-        if reason and self._open(runner, batch):
-            self._close(runner, batch, Judgement(Verdict.TIMEOUT, reason), {})
+        if reason and self._cells.is_open(runner.lane, batch):
+            self._cells.close(runner.lane, batch, CellResult(Verdict.TIMEOUT, reason))
         return not reason
 
     def _gather(self, waiting: Sequence[LaneRunner], batch: int) -> tuple[list[LaneRunner], list[LaneRunner]]:
-        """Load as many of the engines as fit into memory together; the rest waits, with its baselines before it."""
+        """Load as many engines as fit into memory; return them and the waiting rest, preceded by its baselines."""
         group: list[LaneRunner] = []
         rest: list[LaneRunner] = []
         for runner in waiting:
             if rest:
                 rest.append(runner)
                 continue
-            # A group needs one lane to be measured beside its baseline, whether it seems to fit or not.
+            # A group needs one lane beside its baseline, even when memory looks too small.
             useful = any(other.lane.compiler_label != self._study.baseline_label for other in group)
             if useful and (lack := lack_of_memory(runner, batch)):
                 rest.append(runner)
@@ -165,10 +102,9 @@ class Rounds:
         runner.warm_up()
 
     def _take(self, group: list[LaneRunner], batch: int, round_: int) -> int:
-        """Take rounds of slices until every lane has enough, or no further one fits into the time; returns the number of the
-        round after the last.
+        """Measure rounds until every lane has enough or time is up; return the number of the next round.
 
-        A lane that fails leaves the group. The baseline goes on as long as a lane needs it for comparison.
+        A failed lane leaves the group. The baseline continues as long as another lane needs it for comparison.
         """
         active, left = list(group), self._left()
         while active and not self._late(left):
@@ -180,7 +116,7 @@ class Rounds:
             for position, runner in enumerate(turn):
                 if self._has_no_time(runner):
                     continue
-                step = partial(runner.slice, round_, position, companion=not self._open(runner, batch))
+                step = partial(runner.slice, round_, position, companion=not self._cells.is_open(runner.lane, batch))
                 if not self._attempt(runner, batch, step):
                     failed.append(runner)
             active = [runner for runner in active if runner not in failed]
@@ -196,53 +132,50 @@ class Rounds:
         return round_
 
     def _left(self) -> float:
-        """Seconds in which something may still be begun: of the share or, for the first rounds, of all that is left.
+        """Seconds in which another step may begin.
 
-        A workload that has its engines loaded is worth more than the next one, of which nothing is known either.
+        The first rounds may use all remaining time: a workload with loaded engines is worth more than an unprepared
+        one.
         """
-        return self._time.left() if self._taken >= FEWEST_ROUNDS else self._time.left_at_most()
+        return self._time.left() if self._taken >= ROUNDS_BEYOND_SHARE else self._time.until_end()
 
     def _late(self, before: float) -> bool:
-        """Whether a round that takes as long as the last one would end too late.
+        """Return True when a round as long as the last one would end too late.
 
         Parameters
         ----------
         before : float
-            Seconds that were left before the last round.
+            Seconds left before the last round.
         """
         left = self._left()
         return self._time.limited and left <= before - left
 
     def _has_no_time(self, runner: LaneRunner) -> bool:
-        """Whether a single repetition of a lane would end too late."""
         return runner.loaded is not None and runner.loaded.call_s > self._left()
 
     def _renew(self, active: Sequence[LaneRunner], batch: int) -> list[LaneRunner]:
-        """Give lanes a fresh process each for the next round; returns those that failed.
-
-        The processes start and load beside each other: nothing is measured meanwhile.
-        """
+        """Load the engines in fresh processes, concurrently; return the lanes that failed."""
         fresh = [runner for runner in active if runner.renew()]
         return [runner for runner in fresh if not self._attempt(runner, batch, runner.renewed)]
 
     def _finish(self, runner: LaneRunner, batch: int) -> Verdict | None:
-        """The verdict of a cell that was measured to the end; None where it had one already."""
+        """Write the verdict of a measured cell; None when it already has one."""
         loaded = runner.loaded
         if loaded is None:
             raise RuntimeError(f"lane {runner.lane.id} finished a cell without an engine")
-        if not self._open(runner, batch):
+        if not self._cells.is_open(runner.lane, batch):
             return None
         if not loaded.durations:
             self._run_out(runner, batch, loaded, TIME_UP)
             return None
-        judgement = self._judge(loaded)
-        if judgement.verdict is Verdict.PARITY_FAILED:
-            runner.disown(batch, judgement.reason)
-        self._close(runner, batch, judgement, loaded.warm_up)
-        return judgement.verdict
+        result = self._judge(loaded)
+        if result.verdict is Verdict.PARITY_FAILED:
+            runner.evict(batch, result.reason)
+        self._cells.close(runner.lane, batch, result, loaded.warm_up)
+        return result.verdict
 
     def _serve(self, runner: LaneRunner, batch: int) -> None:
-        """Let requests arrive at a cell that has its verdict; a failure costs the figures of the arrivals alone."""
+        """Offer requests to a cell with a verdict; a failure costs only these figures."""
         try:
             note = runner.serve()
         except ChildFailure as failure:
@@ -252,23 +185,21 @@ class Rounds:
         self._journal.append("arrivals_ended", cell=lane.cell(batch), lane=lane.id, batch=batch, reason=note)
 
     def _release(self, runner: LaneRunner) -> None:
-        """Free the engine of a lane that still has it."""
         if runner.loaded is None:
             return
         try:
             runner.unload()
         except ChildFailure:
-            # The numbers are complete; a runtime that dies while it frees memory only costs its process.
+            # The figures are complete: a runtime that crashes on unloading costs only its process.
             runner.close()
 
-    def _judge(self, loaded: Loaded) -> Judgement:
-        """What became of a cell that has all its samples."""
+    def _judge(self, loaded: Loaded) -> CellResult:
         study = self._study
         noise = stability.problem(loaded.slices, psutil.cpu_count() or 1, **study.stability.model_dump()) or ""
         if loaded.unverified:
-            return Judgement(Verdict.UNVERIFIED, loaded.unverified, noise)
+            return CellResult(Verdict.UNVERIFIED, loaded.unverified, noise)
         if loaded.problem:
-            return Judgement(Verdict.PARITY_FAILED, loaded.problem, noise)
+            return CellResult(Verdict.PARITY_FAILED, loaded.problem, noise)
         reached = ""
         if study.repetitions == "auto":
             reached = _shortfall(loaded, study.adaptive)
@@ -276,60 +207,38 @@ class Rounds:
             late = self._time.limited and loaded.timed_s < study.limits.cell_seconds
             limit = "time of the study" if late else f"{study.limits.cell_seconds:g} s that a cell may take"
             reached = f"{loaded.repetitions} of {study.repetitions} repetitions within the {limit}"
-        return Judgement(Verdict.OK, "; ".join(filter(None, (reached, loaded.note))), noise)
+        return CellResult(Verdict.OK, "; ".join(filter(None, (reached, loaded.note))), noise)
 
     def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
-        """Do a step of a cell; a failure becomes the cell's verdict, and a fresh process serves the next cell."""
+        """Run a step of a cell; return False after a failure, which becomes the cell's verdict."""
         try:
             step()
         except ChildFailure as failure:
             loaded = runner.loaded
             runner.close()
             if failure.verdict in _CONDEMNING:
-                runner.disown(batch, failure.reason)
-            if self._open(runner, batch) and isinstance(failure, OutOfTime):
+                runner.evict(batch, failure.reason)
+            if self._cells.is_open(runner.lane, batch) and isinstance(failure, OutOfTime):
                 self._run_out(runner, batch, loaded, failure.reason)
-            elif self._open(runner, batch):
-                self._close(runner, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
+            else:
+                self._cells.fail(runner.lane, [batch], failure)
             return False
         return True
 
     def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
-        """The time of the study was up: what is known of a cell by then counts."""
+        """Write the verdict of a cell that ran out of time from its slices so far."""
         if loaded is not None and loaded.durations:
-            self._close(runner, batch, self._judge(loaded), loaded.warm_up)
+            self._cells.close(runner.lane, batch, self._judge(loaded), loaded.warm_up)
         else:
-            self._omit(runner, batch, reason, final=False)
+            self._cells.leave_out(runner.lane, batch, reason)
 
     def _baseline(self, runner: LaneRunner, among: Iterable[LaneRunner]) -> LaneRunner | None:
-        """The lane that a lane is compared with; None if it is not there."""
         wanted_one = (self._study.baseline_label, runner.lane.precision)
         return next((peer for peer in among if (peer.lane.compiler_label, peer.lane.precision) == wanted_one), None)
 
-    def _open(self, runner: LaneRunner, batch: int) -> bool:
-        """Whether the cell still waits for its verdict; else the lane only accompanies others."""
-        lane = runner.lane.id
-        return batch in self._missing.get(lane, []) and (lane, batch) not in self._settled
-
-    def _omit(self, runner: LaneRunner, batch: int, reason: str, *, final: bool) -> None:
-        self._settled.add((runner.lane.id, batch))
-        self._leave_out(runner.lane, batch, reason, final=final)
-
-    def _close(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
-        self._settled.add((runner.lane.id, batch))
-        self._settle(runner, batch, judgement, warm_up)
-
 
 def lack_of_memory(runner: LaneRunner, batch: int) -> str:
-    """Why an engine does not fit into memory beside those that are loaded; empty where it does.
-
-    Parameters
-    ----------
-    runner : LaneRunner
-        Of the lane that the engine belongs to.
-    batch : int
-        The batch size that it is loaded for.
-    """
+    """Explain why an engine does not fit into the available memory; empty when it does."""
     expected, available = runner.expected_bytes(batch), memory.available_bytes()
     if expected <= available - RESERVE_BYTES:
         return ""
@@ -338,9 +247,9 @@ def lack_of_memory(runner: LaneRunner, batch: int) -> str:
 
 
 def _shortfall(loaded: Loaded, adaptive: Adaptive) -> str:
-    """What a reader should know of a cell that stopped before it had the rounds that were wanted; else empty.
+    """Explain why a cell has fewer rounds than requested.
 
-    How far intervals reach is said once for a whole study: `mlflow_ngraph.tables.summary.wide_intervals`.
+    Wide intervals are reported once per study: `mlflow_ngraph.tables.summary.wide_intervals`.
     """
     if loaded.call_s < SETTLE_BELOW_S or len(loaded.durations) >= adaptive.min_rounds:
         return ""

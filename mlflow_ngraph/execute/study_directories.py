@@ -1,4 +1,4 @@
-"""Where studies live on disk, and which of them can be resumed."""
+"""Study directories on disk: their layout, names, and which can be resumed."""
 
 from __future__ import annotations
 
@@ -21,51 +21,49 @@ if TYPE_CHECKING:
 _BACK = re.compile(r"(.+)~(\d{1,6})")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _AFTER_THE_END = ("lane_recorded", "recording_failed")
-"""Events that still follow the last one of a measured study: it is recorded when nobody is measured any more."""
+"""Events that may follow the end of measuring, as recording comes later."""
 
 End = Literal["open", "measured", "recorded"]
-"""How far a study came: cells are missing; every cell is measured, and a tracking server should have it but may not; or
-nothing is left to do."""
+"""State of a study: cells missing; measured but perhaps not recorded; nothing left to do."""
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where things lie in a study directory."""
+class StudyPaths:
+    """Paths within a study directory."""
 
     root: Path
 
     def materials(self, workload: str) -> Path:
-        """What all lanes of a workload start from."""
+        """Materials that all lanes of a workload start from."""
         return self.root / "materials" / hashlib.sha256(workload.encode()).hexdigest()[:12]
 
     def engine(self, lane: str, engine: str) -> Path:
-        """A compiled engine."""
         return self.root / "engines" / lane / engine
 
     def log(self, name: str) -> Path:
-        """What a child process printed."""
+        """Standard error of a child process."""
         return self.root / "logs" / f"{name}.log"
 
     def disagreement(self, lane_id: str, batch: int) -> Path:
-        """Inputs for which an engine has other outputs than the baseline, with both."""
+        """Inputs on which engine and baseline disagree, with both outputs."""
         return self.root / "disagreements" / f"{lane_id}-b{batch}.npz"
 
     def work(self, lane_id: str, engine_id: str) -> Path:
-        """What a compilation keeps for its next attempt, such as the database of a search; gone once it succeeded."""
+        """Files that a compilation keeps for its next attempt, such as a tuning database; deleted on success."""
         return self.root / "work" / lane_id / engine_id
 
     def scratch(self, name: str) -> Path:
-        """Compiler caches of a child process; gone after its workload."""
+        """Compiler caches of a child process; deleted after its workload."""
         return self.root / "scratch" / name
 
 
 def study_key(study: Study, device: str, machine: str) -> str:
-    """Equal for equal studies on equal machines: what may be resumed."""
+    """Digest of the study, device and machine: equal keys can be resumed."""
     return hashlib.sha256(f"{study.digest()}/{device}/{machine}".encode()).hexdigest()[:8]
 
 
 def new_directory(root: Path, study: Study, key: str) -> Path:
-    """A directory that does not exist yet, named by study, key and time."""
+    """Create a new directory, named by study, key and time."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for count in range(1, 1000):
         path = root / "studies" / (f"{study.name}-{key}-{stamp}" + (f"-{count}" if count > 1 else ""))
@@ -78,7 +76,7 @@ def new_directory(root: Path, study: Study, key: str) -> Path:
 
 
 def newest(root: Path, key: str) -> Path | None:
-    """The newest study directory with this key that has begun, or None."""
+    """The newest study directory with this key and a journal, or None."""
     begun = {
         path: start["at"]
         for path in (root / "studies").glob(f"*-{key}-*")
@@ -88,7 +86,7 @@ def newest(root: Path, key: str) -> Path | None:
 
 
 def measured_before(directory: Path) -> Begun | None:
-    """The latest study of the same name on the same machine that was measured to its end before; None where there is none."""
+    """The latest earlier study of the same name and machine that was measured completely, or None."""
     studies = begun(directory.parent.parent)
     earlier = (
         study
@@ -111,7 +109,7 @@ def _is_whole(directory: Path) -> bool:
 
 @dataclass(frozen=True)
 class Begun:
-    """A study that has begun, as the first event of its journal says."""
+    """The first event of a study's journal."""
 
     directory: Path
     study_id: str
@@ -124,7 +122,7 @@ class Begun:
 
 
 def begun(root: Path) -> list[Begun]:
-    """The studies in a home, the newest first; one with a damaged journal is left out."""
+    """The studies in a home, newest first, without those with a damaged journal."""
     found = []
     for path in (root / "studies").glob(f"[!.]*/{journal.FILE_NAME}"):
         with suppress(JournalError):
@@ -137,18 +135,18 @@ def begun(root: Path) -> list[Begun]:
 
 
 def named(root: Path, text: str) -> Path:
-    """The directory of the study that somebody names.
+    """Find the directory of a study.
 
     Parameters
     ----------
     text : str
-        Its directory, or the name of that in the home; its id, or that of its run; or its name, which is the latest study of
-        this name, with ``~1`` behind it the one before.
+        Its directory, or the name of that in the home; its id, or that of its run; or its name, for the latest of
+        that name, with ``~1`` appended for the one before.
 
     Raises
     ------
     UsageError
-        There is none, or not so many.
+        There is none, or too few of them.
     """
     if (Path(text) / journal.FILE_NAME).is_file():
         return Path(text)
@@ -169,18 +167,18 @@ def named(root: Path, text: str) -> Path:
 
 
 def counted_back(text: str) -> tuple[str, int]:
-    """The name of a study, and how many of this name to go back from the latest: ``quick~1`` is the one before."""
+    """Split ``quick~1`` into the name and the number of studies to go back."""
     match = _BACK.fullmatch(text)
     return (text, 0) if match is None else (match[1], int(match[2]))
 
 
 def too_few(text: str, count: int) -> UsageError:
-    """What to say where one goes back further than there are studies."""
+    """Error text for going back further than there are studies."""
     return UsageError(f"{text!r} is not there: {counted(count, 'study has', 'studies have')} this name")
 
 
 def recorded_as(directory: Path) -> str:
-    """The id of the run by which a tracking server has all of a study, as its journal says; empty where none has."""
+    """Run id under which a server has all of a study, according to its journal; empty if none has."""
     for event in journal.read_backwards(directory):
         if event["event"] not in _AFTER_THE_END:
             return str(event["run_id"]) if event["event"] == "study_recorded" else ""
@@ -188,12 +186,12 @@ def recorded_as(directory: Path) -> str:
 
 
 def is_recorded(directory: Path) -> bool:
-    """Whether a tracking server has all of a study, as its journal says."""
+    """Return True when a server has all of a study, according to its journal."""
     return bool(recorded_as(directory))
 
 
 def unrecorded(root: Path) -> list[Path]:
-    """The directories of studies that no tracking server has all of and that nobody is at work on, the oldest first."""
+    """Idle studies that no server has completely, oldest first."""
     waiting = {}
     for path in (root / "studies").glob(f"*/{journal.FILE_NAME}"):
         with suppress(JournalError, OSError), journal.held(path.parent):
@@ -203,7 +201,7 @@ def unrecorded(root: Path) -> list[Path]:
 
 
 def _lacks_recording(directory: Path) -> bool:
-    """One that is damaged does as well: who records it says what is wrong."""
+    """Damaged ones count: recording them reports the damage."""
     try:
         return journal.first(directory) is not None and not is_recorded(directory)
     except JournalError:
@@ -211,12 +209,12 @@ def _lacks_recording(directory: Path) -> bool:
 
 
 def end(directory: Path) -> End:
-    """How far the last session of a study came, by the end of its journal.
+    """State of a study after its last session, by the end of its journal.
 
     Raises
     ------
     JournalError
-        As in `journal.read_backwards`, and for an end that does not say what it should.
+        As in `journal.read_backwards`, or the end is malformed.
     """
     recorded = False
     for event in journal.read_backwards(directory):

@@ -1,4 +1,4 @@
-"""The parent: takes a plan through its workloads, and sleeps while a child works."""
+"""Supervisor: runs the missing cells of a study, workload by workload, and sleeps while children work."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from mlflow_ngraph.execute import expected_time, time_allocation
 from mlflow_ngraph.execute.cache import EngineCache
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.plan import StudyPlan, WorkloadPlan
-from mlflow_ngraph.execute.process_pool import Crew
+from mlflow_ngraph.execute.process_pool import ProcessPool
 from mlflow_ngraph.execute.record import CellRecord, StudyRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.execute.workload_run import WorkloadRun
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
 
 TOGETHER = 2
-"""Workloads that are prepared and compiled beside each other before both are measured. One alone leaves processors idle while
-it is prepared and while its last engine is compiled; more would need more room, and tell their first number later."""
+"""Workloads that are prepared and compiled concurrently before both are measured. One leaves processors idle while it
+is prepared and during its last compilation; more need more memory and delay the first result."""
 BUILDING_SHARE = 0.7
-"""Of the time of some workloads, where it is limited: engines that are not there by then have come too late."""
+"""Share of limited time for building. Engines that come later come too late."""
 
 
 class Supervisor:
-    """Runs what a study has not measured yet.
+    """Measures the missing cells of a study.
 
     Parameters
     ----------
     cache : EngineCache | None
-        Where engines are looked for and kept; None compiles them all.
+        Cache of engines; None compiles all of them.
     before : StudyRecord | None
-        What earlier sessions of the same study left; None for the first.
+        Results of earlier sessions; None for the first.
     retry : bool
-        Measure cells again whose verdict may have come from outside, such as a crash.
+        Repeat cells whose verdict may have an outside cause, such as a crash.
     on_workload : Callable[[WorkloadPlan], None]
-        Called after each workload, while nothing is timed: beside the preparation of others, or while processes start.
+        Called after each workload, while nothing is timed.
     undisturbed : Callable[[], AbstractContextManager[None]]
         Entered while anything is timed.
     standstill : Callable[[], AbstractContextManager[None]]
         Entered around each slice.
     time : TimeBudget | None
-        What all of it may take; None for as long as it takes.
+        Time limit of the whole run; None for none.
     """
 
     def __init__(
         self,
         plan: StudyPlan,
-        places: Places,
+        paths: StudyPaths,
         journal: Journal,
         *,
         session: int,
@@ -71,16 +71,15 @@ class Supervisor:
         self._order = random.Random(plan.study.seed)
         self._warden = Warden()
         self._session = Session(
-            plan, places, journal, self._warden, session, time or TimeBudget(), undisturbed, standstill
+            plan, paths, journal, self._warden, session, time or TimeBudget(), undisturbed, standstill
         )
-        # Of a GPU's memory nobody knows beforehand how much a compiler takes.
+        # The memory that a compiler takes of a GPU is not known beforehand.
         on_cpu = plan.accelerator == "cpu" or bool(plan.study.build_for)
         self._together = plan.study.builds == "together" and on_cpu
         self._ended: list[WorkloadPlan] = []
-        """The workloads that ``on_workload`` has not been told of."""
+        """Workloads not yet passed to ``on_workload``."""
 
     def run(self) -> None:
-        """Measure every missing cell, workload by workload."""
         missing = {str(workload.ref): self._missing(workload) for workload in self._plan.workloads}
         self._economise(missing)
         self._ended = [workload for workload in self._plan.workloads if not missing[str(workload.ref)]]
@@ -96,24 +95,26 @@ class Supervisor:
             self._tell()
 
     def _run(self, workloads: Sequence[WorkloadPlan], missing: Sequence[dict[str, list[int]]]) -> None:
-        """Provide the engines of some workloads, then measure one after the other: nothing computes beside a slice."""
-        crew = Crew(together=self._together, processors=processors.available(), hurried=self._session.time.limited)
+        """Provide the engines of some workloads, then measure one after the other: nothing computes during a slice."""
+        pool = ProcessPool(
+            together=self._together, processors=processors.available(), hurried=self._session.time.limited
+        )
         with ExitStack() as stack:
             runs = []
             for workload, batches in zip(workloads, missing, strict=True):
                 run = WorkloadRun(self._session, workload, batches, self._before, self._cache)
                 stack.callback(run.end)
-                run.begin(crew)
+                run.begin(pool)
                 runs.append(run)
             with self._session.time.ending(BUILDING_SHARE):
-                crew.work(self._tell)
+                pool.work(self._tell)
             for place, (workload, run) in enumerate(zip(workloads, runs, strict=True)):
                 run.measure(self._order, self._tell, 1 / (len(runs) - place))
                 run.end()
                 self._ended.append(workload)
 
     def _economise(self, missing: Mapping[str, dict[str, list[int]]]) -> None:
-        """Do without the cells for which there is no time."""
+        """Leave out the cells that do not fit into the time."""
         if not self._session.time.limited:
             return
         cells = {lane: batches for lanes in missing.values() for lane, batches in lanes.items()}
@@ -128,12 +129,12 @@ class Supervisor:
         return sum(expected_time.of_workload(self._plan, workload).seconds for workload in workloads)
 
     def _tell(self) -> None:
-        """Say which workloads have come to their end, each once."""
+        """Pass each finished workload to ``on_workload`` once."""
         while self._ended:
             self._on_workload(self._ended.pop(0))
 
     def _missing(self, workload: WorkloadPlan) -> dict[str, list[int]]:
-        """Batch sizes without a final verdict, by lane; with those that they have to race against."""
+        """Batch sizes without a final verdict, by lane, with their rivals in a race."""
         missing = self._unsettled(workload)
         race = self._before.races.get(str(workload.ref)) if self._before is not None else None
         if race is None or not (missing or (self._retry and race["ending"] == "time")):
@@ -144,7 +145,6 @@ class Supervisor:
         return missing
 
     def _unsettled(self, workload: WorkloadPlan) -> dict[str, list[int]]:
-        """Batch sizes without a final verdict, by lane."""
         unsettled = {}
         left_out = self._before.left_out if self._before is not None else {}
         for lane in workload.lanes:
@@ -162,5 +162,5 @@ class Supervisor:
         return unsettled
 
     def _unserved(self, cell: CellRecord) -> bool:
-        """Whether the study was killed while requests arrived at the cell: they come to a loaded engine after its rounds."""
+        """Return True when the study was killed between the rounds of a cell and the end of its requests."""
         return self._plan.study.arrivals is not None and cell.verdict is Verdict.OK and cell.arrivals_note is None

@@ -1,8 +1,8 @@
-"""What of a study hardly fits into the time that it may take, and is left out before it begins.
+"""Choose the cells to leave out when the time of a study is too short.
 
-Every workload first gets what there is to compare at all; then cells are taken in an order in which an early end costs
-least: the batch size that tells most before the others, lanes that are probably fast before those that are not. Of a cell
-counts what it takes at least: its engine, loading it, and a few rounds. What is left goes to further rounds.
+Every workload first gets the two cells that a comparison needs. The others follow in the order of their worth:
+informative batch sizes first, then lanes that are probably fast. A cell counts with its least time: its engine, loading
+and a few rounds. The rest of the time goes to further rounds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mlflow_ngraph.measure.racing import Entrant, Race
 from mlflow_ngraph.text import duration
 
 FEWEST_CELLS = 2
-"""With fewer a workload has nothing to compare."""
+"""Cells that a comparison needs."""
 Cells = Mapping[str, Collection[int]]
 """Batch sizes by lane."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A cell for which there is no time."""
+    """A cell without time."""
 
     lane: Lane
     batch: int
@@ -34,12 +34,12 @@ class LeftOut:
 
 
 def left_out(plan: StudyPlan, seconds: float, cells: Cells | None = None) -> list[LeftOut]:
-    """The cells that do not fit into so many seconds, even if everything takes no longer than it hardly is below.
+    """Choose the cells that do not fit, by the lower bounds of their durations.
 
     Parameters
     ----------
     cells : Cells | None
-        Those that are to be measured; None for all.
+        The cells to measure; None for all.
     """
     omissions: list[LeftOut] = []
     begun: set[str] = set()
@@ -61,8 +61,8 @@ def left_out(plan: StudyPlan, seconds: float, cells: Cells | None = None) -> lis
     return omissions
 
 
-def told(plan: StudyPlan, missing: Sequence[LeftOut]) -> Iterator[str]:
-    """What is left out, in words: a line for each workload and reason."""
+def describe(plan: StudyPlan, missing: Sequence[LeftOut]) -> Iterator[str]:
+    """Format the omissions: a line per workload and reason."""
     for workload in plan.workloads:
         own = [cell for cell in missing if cell.lane.workload == str(workload.ref)]
         if len(own) == sum(len(lane.batch_sizes) for lane in workload.lanes):
@@ -77,7 +77,7 @@ def _reason(takes: Duration, left: float) -> str:
 
 
 def _in_order(plan: StudyPlan, cells: Cells | None) -> Iterator[tuple[WorkloadPlan, Lane, int]]:
-    """Cells in the order in which they are worth their time."""
+    """Cells in the order of their worth."""
     ranked = [
         (max(0, place + 1 - FEWEST_CELLS), number, workload, lane, batch)
         for number, workload in enumerate(plan.workloads)

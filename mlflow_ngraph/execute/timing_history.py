@@ -1,7 +1,7 @@
-"""How long the parts of a study took on this machine before, and so about how long they will take.
+"""TimingHistory: durations of earlier studies on this machine, to estimate further ones.
 
-What the same lane took is known well, what other models took with the same compiler roughly, and what nobody has done here
-yet is assumed. A duration says which of them it is made of.
+The same lane is known well, other models with the same compiler roughly, and the rest is assumed. A duration is split
+by these sources.
 """
 
 from __future__ import annotations
@@ -21,48 +21,47 @@ from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.events import wrong
 
 Source = Literal["measured", "similar", "assumed"]
-"""The same was done here; something like it was done here; a round figure."""
+"""Measured here for the same; for something similar; assumed."""
 
 FACTORS: Mapping[Source, float] = {"measured": 1.25, "similar": 2.0, "assumed": 3.0}
-"""By how much a duration of each source may be off, to either side."""
+"""Factor by which a duration of each source may be off."""
 STUDIES = 20
-"""The newest ones that are read."""
+"""Number of newest studies to read."""
 _SLICE = b'{"event":"slice"'
-"""How the events begin that make up most of a journal, and that say nothing here that a warm-up does not say shorter."""
+"""Prefix of slice events: they fill most of a journal, and warm-ups tell the same in short."""
 
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds, by where they are known from."""
+    """Seconds by source."""
 
     parts: Mapping[Source, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, seconds: float, source: Source = "assumed") -> Duration:
-        """So many seconds of one source."""
         return cls({source: seconds})
 
     @property
     def seconds(self) -> float:
-        """What is expected."""
+        """Expected seconds."""
         return sum(self.parts.values())
 
     @property
     def low(self) -> float:
-        """What it hardly is below."""
+        """Lower bound."""
         return self._end(lambda factor: 1 - 1 / factor, -1)
 
     @property
     def high(self) -> float:
-        """What it hardly is above."""
+        """Upper bound."""
         return self._end(lambda factor: factor - 1, 1)
 
     def share(self, source: Source) -> float:
-        """How much of it is known from a source, from 0 to 1."""
+        """Fraction from a source, from 0 to 1."""
         return self.parts.get(source, 0.0) / self.seconds if self.seconds else 0.0
 
     def times(self, factor: float) -> Duration:
-        """So many of it."""
+        """Multiply by a factor."""
         return Duration({source: factor * seconds for source, seconds in self.parts.items()})
 
     def __add__(self, other: Duration) -> Duration:
@@ -75,21 +74,21 @@ class Duration:
         )
 
     def _end(self, reach: Callable[[float], float], side: int) -> float:
-        # What is wrong with one source is wrong with all of it; different sources are wrong independently.
+        # The parts of one source are wrong together; different sources are wrong independently.
         reaches = (seconds * reach(FACTORS[source]) for source, seconds in self.parts.items())
         return self.seconds + side * math.sqrt(sum(part**2 for part in reaches))
 
 
 def total(parts: Iterable[Duration]) -> Duration:
-    """The sum of durations."""
+    """Add durations."""
     duration = Duration()
     for part in parts:
         duration = duration + part
     return duration
 
 
-class Experience:
-    """What earlier studies on this machine took. Without any, every answer is assumed."""
+class TimingHistory:
+    """Durations of earlier studies on this machine. Empty, it returns the assumptions."""
 
     def __init__(self) -> None:
         self._preparing: dict[str, list[float]] = defaultdict(list)
@@ -105,50 +104,50 @@ class Experience:
         """By lane."""
 
     def preparing(self, workload: str, otherwise: float) -> Duration:
-        """Building a model, running the baseline, and exporting it.
+        """Duration of building a model, running the baseline and exporting it.
 
         Parameters
         ----------
         otherwise : float
-            Seconds that are assumed where nothing is known.
+            Assumed seconds.
         """
         others = [seconds for known in self._preparing.values() for seconds in known]
         return _known(self._preparing.get(workload), others, otherwise)
 
     def building(self, lane: str, compiler: str, batch_sizes: Sequence[int], otherwise: float) -> Duration:
-        """Compiling one engine.
+        """Duration of compiling one engine.
 
         Parameters
         ----------
         lane : str
-            Its id.
+            Id of the lane.
         compiler : str
-            Its name.
+            Name of the compiler.
         otherwise : float
-            As in `preparing`.
+            Assumed seconds.
         """
         return _known(self._building.get((lane, tuple(batch_sizes))), self._compiling.get(compiler), otherwise)
 
     def loading(self, cell: str, compiler: str, otherwise: float) -> Duration:
-        """Loading an engine into a process that has its runtime, up to the first inference.
+        """Duration of loading an engine, up to the first inference; without imports.
 
         Parameters
         ----------
         cell : str
-            Its id.
+            Id of the cell.
         compiler : str
-            The compiler's name.
+            Name of the compiler.
         otherwise : float
-            As in `preparing`.
+            Assumed seconds.
         """
         return _known(self._loading.get(cell), self._starting.get(compiler), otherwise)
 
     def verifying(self, cell: str, compiler: str, otherwise: float) -> Duration:
-        """Comparing an engine with the baseline on other inputs; parameters as in `loading`."""
+        """Duration of comparing an engine with the baseline; parameters as in `loading`."""
         return _known(self._verifying.get(cell), self._checking.get(compiler), otherwise)
 
     def call_s(self, lane: str, batch: int) -> tuple[float, Source] | None:
-        """Seconds of an inference, in proportion where only other batch sizes are known; None where none is."""
+        """Seconds of an inference, scaled from other batch sizes if needed; None when unknown."""
         known = {size: median(seconds) for (name, size), seconds in self._calling.items() if name == lane}
         if not known:
             return None
@@ -156,15 +155,15 @@ class Experience:
         return known[nearest] * batch / nearest, "measured" if nearest == batch else "similar"
 
     def keeps(self, workload: str, compiler: str, precision: str) -> bool:
-        """Whether engines of this kind are kept on this machine, so that they need hardly be compiled again."""
+        """Return True when the cache has engines of this kind, which are hardly compiled again."""
         return (workload, compiler, precision) in self._kept
 
     def kept(self, workload: str, compiler: str, precision: str) -> None:
-        """Engines of this kind are kept on this machine."""
+        """Note that the cache has engines of this kind."""
         self._kept.add((workload, compiler, precision))
 
-    def take_in(self, events: Iterable[journal.Event]) -> None:
-        """Learn from events of a study, in order; those of slices are not needed."""
+    def learn_from(self, events: Iterable[journal.Event]) -> None:
+        """Learn from the events of a study, in order, without slices."""
         for event in events:
             kind = event["event"]
             lanes = [lane for lane in event.get("lanes", ()) if isinstance(lane, dict)]
@@ -173,7 +172,7 @@ class Experience:
             if kind == "workload_prepared":
                 self._preparing[event["workload"]].append(event["seconds"])
             elif kind == "engine_built" and event["reused"] is None:
-                # Exports are part of what preparing took.
+                # Preparation includes the exports.
                 seconds = sum(took for stage, took in event["stages"].items() if stage != "export")
                 self._building[event["lane"], tuple(event["batch_sizes"])].append(seconds)
                 self._compiling[compiler].append(seconds)
@@ -190,24 +189,24 @@ class Experience:
                 self._calling[event["lane"], event["batch"]].append(call_s)
 
 
-def learn(home: Path) -> Experience:
-    """What the newest studies below a directory say that ran on processors like those of this machine.
+def learn(home: Path) -> TimingHistory:
+    """Learn from the newest studies below a directory that ran on the same processors.
 
     Parameters
     ----------
     home : Path
-        Holds studies and the engines that they share; need not exist.
+        Directory of studies and the engine cache; need not exist.
     """
-    experience, processors = Experience(), probes.as_plain(probes.cpu())
+    history, processors = TimingHistory(), probes.as_plain(probes.cpu())
     journals = sorted((home / "studies").glob(f"*/{journal.FILE_NAME}"), key=lambda path: -path.stat().st_mtime)
     for path in journals[:STUDIES]:
         events = _events(path)
         first = next(events, None)
-        # A journal of another version says other things, and one that was changed may say anything.
+        # A journal of another version, or one that was changed, may say anything.
         with suppress(KeyError, TypeError, AttributeError, ValueError):
             if first is not None and _processors(first) == processors:
-                experience.take_in([first, *events])
-    return experience
+                history.learn_from([first, *events])
+    return history
 
 
 def _processors(started: Mapping[str, Any]) -> Any:
@@ -215,7 +214,7 @@ def _processors(started: Mapping[str, Any]) -> Any:
 
 
 def _events(path: Path) -> Iterator[journal.Event]:
-    """The events of a journal but for its slices, up to the first that cannot be read: others may be writing it."""
+    """Events of a journal without slices, up to the first unreadable one: it may be growing."""
     try:
         with path.open("rb") as file:
             for line in file:
@@ -230,7 +229,7 @@ def _events(path: Path) -> Iterator[journal.Event]:
 
 
 def _known(same: Sequence[float] | None, like: Sequence[float] | None, otherwise: float) -> Duration:
-    """The median of what is known best."""
+    """The median from the best source."""
     if same:
         return Duration.of(median(same), "measured")
     if like:

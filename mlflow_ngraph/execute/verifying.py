@@ -1,4 +1,4 @@
-"""An engine on inputs other than those it will be timed on: does it compute the model's function? For child processes only."""
+"""Compare an engine with the baseline on inputs other than the timed ones. For child processes only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError, UnsupportedError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlflow_ngraph.compilers.base import Engine
+    from mlflow_ngraph.execute.answers import VerifyAnswer
     from mlflow_ngraph.workloads.output_scales import Band
 
 Arrays = Sequence["NDArray[Any]"]
@@ -29,69 +30,69 @@ Arrays = Sequence["NDArray[Any]"]
 
 @dataclass
 class Verification:
-    """What came of it; the result of the worker's command ``verify``."""
+    """Result of the worker's command ``verify``."""
 
     parity: Parity = parity.EXACT
-    """The worst over all inputs that were tried."""
+    """The worst over all inputs."""
     inputs: int = 0
-    """Batches of inputs that were tried."""
+    """Number of input batches."""
     ill_conditioned: int = 0
-    """Batches that were left out, because at this precision rounding alone changes every output."""
+    """Batches left out because rounding at this precision changes every output."""
     refused: int = 0
-    """Batches that the adapter said it does not take."""
+    """Batches that the adapter declined."""
     unchecked: int = 0
-    """Batches of which it is not known what rounding does to them: the model raised when it was asked."""
+    """Batches with unknown rounding: the model raised in double precision."""
     unchecked_why: str = ""
-    """What it raised."""
+    """The error that it raised."""
     no_numbers: int = 0
-    """Batches for which the model itself gives NaN in every sample, or a number beyond its type: they judge nobody."""
+    """Batches for which the model gives NaN in every sample, or a number beyond its type: they judge nothing."""
     unjudged: list[int] = field(default_factory=list)
     """Outputs that no input could judge, the timed one included: rounding decides them, or they are no numbers."""
     judged: int = 0
-    """How many outputs there are beside these."""
+    """Number of outputs that were judged."""
     ties: float = 0.0
-    """Largest share of an integer output that differs where rounding alone decides which of several answers it is."""
+    """Largest share of an integer output that differs where rounding alone decides between answers."""
     ties_in: int = 0
-    """The output that it is of."""
+    """Index of that output."""
     without_truth: int = 0
-    """Batches for which double precision cannot be had: the model's own outputs stand for the truth."""
+    """Batches without double precision: the model's own outputs are the reference."""
     too_slow: bool = False
-    """Whether one call would have taken longer than there was time."""
+    """One call would have exceeded the time."""
     slowdown: float = 0.0
-    """How many times as long as the baseline a call took; 0 where none was made."""
+    """Call time relative to the baseline; 0 without calls."""
     roundings: float = 0.0
-    """Largest relative error in units of the baseline's own rounding error; 0 where that is not known."""
+    """Largest relative error in units of the baseline's rounding error; 0 when unknown."""
     seconds: float = 0.0
     problem: str = ""
-    """Why the engine does not compute the model's function; empty where nothing speaks against it."""
+    """Reason why the engine is wrong; empty when it is not."""
     vacuous: bool = False
-    """Whether the outputs do not depend on the inputs by more than the precision's tolerance: any would have passed."""
+    """The outputs vary with the inputs by less than the precision's tolerance: any would have passed."""
     kept: str = ""
-    """The file with the inputs that made engine and baseline disagree, relative to where it was to be kept."""
+    """File with the inputs of the disagreement, relative to its directory."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Every field, ready for JSON."""
-        return asdict(self)
+    def as_answer(self) -> VerifyAnswer:
+        """Fields for JSON."""
+        return cast("VerifyAnswer", asdict(self))
 
     def note_judged(self, judged: set[int], outputs: int) -> None:
-        """Write down which of the outputs some input has judged."""
+        """Count the outputs that some input has judged."""
         self.unjudged, self.judged = sorted(set(range(outputs)) - judged), len(judged)
 
 
 def verify(
     engine: Engine, source: Source, batch: int, precision: str, slowdown: float, limit_s: float, keep: Path
 ) -> Verification:
-    """Compare an engine with the baseline on trials, until one disagrees, all agree, or the time is over.
+    """Compare an engine with the baseline on trials, until one disagrees, all agree, or time is up.
 
     Parameters
     ----------
     slowdown : float
-        How many times as long as the baseline the engine probably takes. Where one call would take longer than there is
-        time, nothing is tried: the inputs that it is timed on are compared anyway.
+        Expected call time relative to the baseline. Nothing is tried when one call would exceed the time: the timed inputs are
+        compared regardless.
     limit_s : float
-        Seconds from which on no further trial is begun.
+        Seconds after which no trial begins.
     keep : Path
-        Where inputs and outputs are written that disagree.
+        File for the inputs and outputs of a disagreement.
     """
     start = time.perf_counter()
     known, example = source.trials(batch), source.example(batch)
@@ -133,14 +134,14 @@ def verify(
 
 
 class Judge:
-    """Compares an engine with the baseline and with the truth, and notes how near it came.
+    """Compares an engine with the baseline and with double precision, and notes the distance.
 
     Parameters
     ----------
     keep : Path
-        Where inputs and outputs are written that disagree.
+        File for the inputs and outputs of a disagreement.
     bands : Sequence[Band | None]
-        Of each output, which of its elements are smaller than the others.
+        Elements of each output that are smaller than the others.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Judge:
         """The fastest call."""
 
     def agrees(self, when: str, trial: Trial, inputs: Arrays, reference: Arrays, exact: Arrays | None) -> bool | None:
-        """Run the engine once; None where the adapter declines."""
+        """Run the engine once; None when the adapter declines."""
         try:
             invocation = self._engine.bind(inputs)
         except UnsupportedError:
@@ -178,7 +179,7 @@ class Judge:
         return True
 
     def problem(self, trial: Trial, outputs: Arrays, reference: Arrays, exact: Arrays | None) -> str | None:
-        """Why outputs are wrong; None where nothing speaks against them."""
+        """Explain why outputs are wrong; None when nothing is."""
         truth = reference if exact is None else exact
         try:
             if len(outputs) != len(reference):
@@ -199,12 +200,12 @@ class Judge:
     def _of_output(
         self, trial: Trial, index: int, ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any]
     ) -> str | None:
-        """Why one output is wrong; None also where rounding alone decides what it is."""
+        """Explain why one output is wrong; None also when rounding alone decides it."""
         if trial.unchecked:
             near = parity.compare([ours], [native])
             self._found.parity = parity.worse(self._found.parity, near)
             problem = parity.problem(near, self._precision)
-            # Where double precision gives other outputs, nobody knows which of both are right.
+            # When double precision gives other outputs, either may be right.
             return problem and parity.problem(parity.compare([ours], [truth.astype(native.dtype)]), self._precision)
         allowed = trial.rounding[index]
         judgement = parity.judge(ours, native, truth, allowed, self._precision)
@@ -222,11 +223,11 @@ class Judge:
     def _of_small(
         self, trial: Trial, index: int, ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any]
     ) -> str | None:
-        """Why the elements of an output are wrong that are always smaller than its others."""
+        """Explain why the elements that are always smaller than the others are wrong."""
         if not trial.small[index]:
             return None
         band = self._bands[index]
-        # Of some it is not known what rounding does to them.
+        # The effect of rounding on some bands is unknown.
         bands = (parts(ours, band), parts(truth, band), parts(native, band), trial.small[index])
         for small, wanted, own, allowed in zip(*bands, strict=False):
             if allowed is None or not allowed.tells or not wanted.any():
@@ -246,13 +247,15 @@ class Judge:
         save_arrays(self._keep, **named)
 
 
-def of_example(found: Parity, source: Source, batch: int, precision: str, outputs: Arrays, reference: Arrays) -> str:
-    """Why an engine is wrong on the inputs that it is timed on; empty where nothing speaks against it.
+def check_timed_inputs(
+    found: Parity, source: Source, batch: int, precision: str, outputs: Arrays, reference: Arrays
+) -> str:
+    """Explain why an engine is wrong on the timed inputs; empty when nothing is.
 
     Parameters
     ----------
     found : Parity
-        How far it is from the baseline.
+        Its distance from the baseline.
     """
     known = source.trials(batch, facts_only=True)
     if known.example is None:
@@ -262,7 +265,7 @@ def of_example(found: Parity, source: Source, batch: int, precision: str, output
 
 
 def _judged(trial: Trial | None, outputs: Arrays, precision: str) -> set[int]:
-    """The outputs that a trial can judge; all of them where it is not known what rounding does, by the fixed tolerance."""
+    """Outputs that a trial can judge; all of them, by the fixed tolerance, when rounding is unknown."""
     if trial is None or trial.unchecked:
         return set(range(len(outputs)))
     telling = map(parity.tells, trial.rounding, outputs, repeat(precision))
@@ -274,6 +277,6 @@ def _is_vacuous(variation: Parity | None, precision: str) -> bool:
 
 
 def _over(start: float, taken: int, limit_s: float) -> bool:
-    """Whether another trial, as long as those before, would take more time than there is."""
+    """Return True when another trial of the average length would exceed the limit."""
     spent = time.perf_counter() - start
     return spent + spent / taken > limit_s

@@ -1,4 +1,4 @@
-"""The child process of a study: the only place where torch and the compilers' runtimes are imported."""
+"""Worker: the child of a study, the only process that imports torch and compiler runtimes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,29 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.execute.answers import Built
 from mlflow_ngraph.processes.parent import Command, Parent, described
+
+if TYPE_CHECKING:
+    # Imports what a runtime may have to come before.
+    from mlflow_ngraph.execute.answers import (
+        ArrivalsAnswer,
+        Built,
+        LoadAnswer,
+        MachineFields,
+        ParityFields,
+        SliceAnswer,
+        VerifyAnswer,
+    )
 
 
 def main() -> None:
-    """Serve commands until there are no more."""
+    """Serve commands until standard input ends."""
     parent = Parent.connect()
     torchvision_hook.install()  # models of users may import it
     parent.serve(Worker(parent.stage).commands)
@@ -33,7 +44,7 @@ class Worker:
     Parameters
     ----------
     stage : Callable[[str], None]
-        Tells the parent what is being done.
+        Reports the current stage to the parent.
     """
 
     def __init__(self, stage: Callable[[str], None]) -> None:
@@ -57,7 +68,7 @@ class Worker:
             "arrive": self._arrive,
             "unload": self._unload,
         }
-        """What computes the answer to a command, by the command's name."""
+        """Handlers by command."""
 
     def _import(self, command: Command) -> None:
         """Import a compiler's runtime before anything is timed."""
@@ -68,13 +79,13 @@ class Worker:
                 "this C library cannot keep freed memory (glibc can): set freed_memory: return in the study"
             )
         for name in command["blocked"]:
-            # A None entry makes `import name` raise ImportError, which the runtimes in question handle.
+            # A None entry makes `import name` raise ImportError, which these runtimes handle.
             sys.modules[name] = None  # type: ignore[assignment]
         for name in command["modules"]:
             import_module(name)
 
     def _check(self, command: Command) -> list[dict[str, Any]]:
-        """What is known of each workload, or why it is refused: one that cannot be read is no reason against the others."""
+        """Facts about each workload, or the reason why it is refused: one unreadable model does not stop the others."""
         from mlflow_ngraph.workloads.base import Init
 
         answers: list[dict[str, Any]] = []
@@ -96,7 +107,7 @@ class Worker:
         return [asdict(describe(_workload(ref, Init(**command["init"])))) for ref in command["workloads"]]
 
     def _prepare(self, command: Command) -> dict[str, Any]:
-        """Build a workload and run the baseline. It stays in memory, so that it can still be exported."""
+        """Build a workload and run the baseline. It stays in memory for `_export`."""
         from mlflow_ngraph.workloads.base import Init
         from mlflow_ngraph.workloads.export import Preparation
 
@@ -111,7 +122,6 @@ class Worker:
         return {"seconds": time.perf_counter() - start}
 
     def _export(self, command: Command) -> dict[str, Any]:
-        """Export the prepared workload."""
         start = time.perf_counter()
         self._preparation.export(command["formats"])
         return {"seconds": time.perf_counter() - start}
@@ -135,7 +145,7 @@ class Worker:
         return {"stages": bench.seconds, "seconds": seconds}
 
     def _explain(self, command: Command) -> dict[str, Any]:
-        """Write what the compiler made of the model beside the engine, for each batch size."""
+        """Write the compiler's explanation beside the engine, for each batch size."""
         from mlflow_ngraph.compilers.explanation import file_name
 
         compiler, directory = _compiler(command), Path(command["directory"])
@@ -145,7 +155,7 @@ class Worker:
         return {"seconds": time.perf_counter() - start}
 
     def _compute(self, command: Command) -> None:
-        """Compile a model, run it once on its inputs, and keep its outputs; nothing is kept of the engine."""
+        """Compile a model, run it once and save its outputs; discard the engine."""
         import numpy as np
 
         from mlflow_ngraph.compilers.base import Workbench
@@ -163,8 +173,8 @@ class Worker:
         finally:
             engine.close()
 
-    def _verify(self, command: Command) -> dict[str, Any]:
-        """Compare an engine with the baseline on other inputs than those it is timed on."""
+    def _verify(self, command: Command) -> VerifyAnswer:
+        """Compare an engine with the baseline on inputs other than the timed ones."""
         from mlflow_ngraph.execute.verifying import verify
         from mlflow_ngraph.workloads.materials import Source
 
@@ -179,16 +189,18 @@ class Worker:
             verification = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
         finally:
             engine.close()
-        return {"load_s": load_s, **verification.as_dict()}
+        answer: VerifyAnswer = {"load_s": load_s}
+        answer.update(verification.as_answer())
+        return answer
 
-    def _load(self, command: Command) -> dict[str, Any]:
+    def _load(self, command: Command) -> LoadAnswer:
         from mlflow_ngraph import parity, process_memory
         from mlflow_ngraph.devices.sensors import Sensors
-        from mlflow_ngraph.execute.verifying import of_example
+        from mlflow_ngraph.execute.verifying import check_timed_inputs
         from mlflow_ngraph.measure import loop
         from mlflow_ngraph.workloads.materials import Source
 
-        # Found once, before anything is timed.
+        # Sensors are searched once, before anything is timed.
         self._sensors = self._sensors or Sensors(accelerator=command["target"]["accelerator"])
         source, batch = Source(Path(command["materials"])), command["batch"]
         compiler = _compiler(command)
@@ -202,20 +214,20 @@ class Worker:
         start = time.perf_counter()
         invocation.call()
         first_s = time.perf_counter() - start
-        # The outputs are compared before the warm-up, and the engine is asked for its flags after it has run:
-        # some runtimes settle their choices at the first inference.
+        # Outputs are compared before the warm-up, and flags are read after a run: some runtimes choose kernels at the
+        # first inference.
         start = time.perf_counter()
         requests = invocation.singly or (invocation,)
         several = [request.outputs() for request in requests]
         comparison = parity.compare([array for one in several for array in one], list(reference) * len(requests))
         precision = command["target"]["precision"]
-        problems = [of_example(comparison, source, batch, precision, outputs, reference) for outputs in several]
+        problems = [check_timed_inputs(comparison, source, batch, precision, outputs, reference) for outputs in several]
         verify_s = time.perf_counter() - start
         if command["calls"]:
             with invocation.repeated() as call:
                 loop.settle(call, 0.0, calls=command["calls"])
         self._running = Running(engine, invocation, call_s=command["call_s"])
-        # What lives now lives until the engine is unloaded: frozen, it need not be looked at again before each slice.
+        # Live objects stay until the engine is unloaded: frozen, the collector skips them before each slice.
         gc.collect()
         gc.freeze()
         return {
@@ -225,7 +237,7 @@ class Worker:
             "precision": engine.precision,
             "flags": dict(engine.flags),
             "requests": invocation.requests,
-            "parity": asdict(comparison),
+            "parity": cast("ParityFields", asdict(comparison)),
             "problem": next(filter(None, problems), None),
         }
 
@@ -238,7 +250,7 @@ class Worker:
         running.call_s = result.fastest_s
         return asdict(result)
 
-    def _slice(self, command: Command) -> dict[str, Any]:
+    def _slice(self, command: Command) -> SliceAnswer:
         from mlflow_ngraph import process_memory
         from mlflow_ngraph.measure import loop, plausibility
 
@@ -248,10 +260,10 @@ class Worker:
             if running.call_s < command["settle_below_s"]:
                 loop.settle(call, command["settle_s"])
             elif running.invocation.requests > 1:
-                # Started all at once, requests need a moment until they end one after the other.
+                # Requests that start together need a moment until they end one after the other.
                 loop.settle(call, 0.0)
-            # Other lanes' threads sleep now; what the clocks of the machine count in a slice alone says nothing if it is
-            # short.
+            # Threads of other lanes sleep now. Clocks of the machine are too coarse for a short slice, so calls before
+            # it are watched as well.
             before = self._sensors.begin()
             unwatched_s = loop.WATCHED_S - min(command["seconds"], command["repetitions"] * running.call_s)
             if unwatched_s > 0:
@@ -260,13 +272,21 @@ class Worker:
             taken = loop.take_slice(call, command["repetitions"], command["seconds"])
             machine = self._sensors.since(before)
         resident = process_memory.resident_bytes()
-        # The kernel brings its high-water mark up to date now and then only.
-        memory = {"peak_bytes": max(process_memory.peak_bytes(), resident or 0), "resident_bytes": resident}
-        answer = {**asdict(taken), "settle_s": settle_s, **memory, "machine": asdict(machine)}
-        return plausibility.checked_slice(answer, psutil.cpu_count() or 1)
+        # The kernel updates its high-water mark only now and then.
+        answer: SliceAnswer = {
+            "durations_ns": taken.durations_ns,
+            "started_ns": taken.started_ns,
+            "wall_s": taken.wall_s,
+            "page_faults": taken.page_faults,
+            "settle_s": settle_s,
+            "peak_bytes": max(process_memory.peak_bytes(), resident or 0),
+            "resident_bytes": resident,
+            "machine": cast("MachineFields", asdict(machine)),
+        }
+        return cast("SliceAnswer", plausibility.checked_slice(answer, psutil.cpu_count() or 1))
 
-    def _arrive(self, command: Command) -> dict[str, Any]:
-        """Serve requests that arrive by themselves at one rate."""
+    def _arrive(self, command: Command) -> ArrivalsAnswer:
+        """Serve requests of an open loop at one rate."""
         from mlflow_ngraph.measure import loop, open_loop, plausibility
 
         running = self._loaded()
@@ -278,7 +298,7 @@ class Worker:
         served = open_loop.serve([request.call for request in requests], due, command["limit_s"])
         machine = asdict(self._sensors.since(before))
         answer = {**asdict(served), "servers": len(requests), "machine": machine}
-        return plausibility.checked_arrivals(answer, psutil.cpu_count() or 1)
+        return cast("ArrivalsAnswer", plausibility.checked_arrivals(answer, psutil.cpu_count() or 1))
 
     def _unload(self, command: Command) -> None:
         running, self._running = self._running, None
@@ -299,7 +319,7 @@ class Running:
         self.engine = engine
         self.invocation = invocation
         self.call_s = call_s
-        """Rough seconds of a call that nothing held up; 0 before the warm-up."""
+        """Approximate seconds of an undisturbed call; 0 before the warm-up."""
 
 
 def _workload(ref: dict[str, Any], init: Any) -> Any:

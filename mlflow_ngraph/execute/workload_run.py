@@ -1,37 +1,36 @@
-"""One workload on its way through a session: its engines are provided, it is measured, and put away."""
+"""WorkloadRun: one workload in a session, from its engines to its verdicts."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from mlflow_ngraph.execute.cache import EngineCache
-from mlflow_ngraph.execute.earlier_rounds import Before, rounds_before
-from mlflow_ngraph.execute.engine_sources import Provision
+from mlflow_ngraph.execute.earlier_rounds import EarlierRounds, read_earlier_rounds
+from mlflow_ngraph.execute.engine_sources import EngineJobs
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
+from mlflow_ngraph.execute.open_cells import CellResult, OpenCells
 from mlflow_ngraph.execute.plan import WorkloadPlan
-from mlflow_ngraph.execute.process_pool import Crew
+from mlflow_ngraph.execute.process_pool import ProcessPool
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
-from mlflow_ngraph.execute.record import Lane, StudyRecord
-from mlflow_ngraph.execute.rounds import Assignment, Judgement, Rounds, wanted
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.execute.rounds import Rounds
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
 from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.verdicts import Verdict
 
 
 class WorkloadRun:
-    """Takes the lanes of a workload through their stages.
+    """Runs the lanes of a workload through their stages.
 
     Parameters
     ----------
     missing : dict[str, list[int]]
         Batch sizes without a final verdict, by lane.
     before : StudyRecord | None
-        What earlier sessions left.
+        Results of earlier sessions.
     """
 
     def __init__(
@@ -44,32 +43,28 @@ class WorkloadRun:
     ) -> None:
         self._session = session
         self._workload = workload
-        self._missing = missing
+        self._cells = OpenCells(session, missing)
         self._before = before
-        lanes = [lane for lane in workload.lanes if self._wanted(lane)]
+        lanes = [lane for lane in workload.lanes if self._cells.wanted(lane)]
         self._lanes = [LaneEngines(session, lane, cache) for lane in lanes]
         self._runners: list[LaneRunner] = []
-        self._settled: set[tuple[str, int]] = set()
-        """Cells of which this session has said what became of them, by lane and batch size."""
         self._ended = False
 
-    def begin(self, crew: Crew) -> None:
-        """Settle what is known to be unsupported, and have a crew provide engines for the rest."""
+    def begin(self, pool: ProcessPool) -> None:
+        """Write the verdicts of unsupported cells, and add the jobs that provide all other engines."""
         journal = self._session.journal
         journal.append("workload_started", workload=str(self._workload.ref), label=self._workload.label)
         self._lanes = [engines for engines in self._lanes if self._admit(engines)]
-        if not any(self._missing.get(engines.lane.id) for engines in self._lanes):
+        if not any(self._cells.of(engines.lane) for engines in self._lanes):
             return
         for engines in self._lanes:
             journal.append("lane_started", lane=engines.lane.id)
-        needed = {engines.lane.id: self._wanted(engines.lane) for engines in self._lanes}
-        Provision(self._session, self._workload, self._lanes, needed, self._before, crew, self._fail_missing).begin()
-
-    def _wanted(self, lane: Lane) -> set[int]:
-        return wanted(lane, self._missing, self._session.plan.study.baseline_label)
+        needed = {engines.lane.id: self._cells.wanted(engines.lane) for engines in self._lanes}
+        EngineJobs(self._session, self._workload, self._lanes, needed, self._before, pool, self._cells.fail).begin()
 
     def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float = 1.0) -> None:
-        """Measure every missing cell that has an engine, and say for which there was no time. Nobody else may compute.
+        """Measure every missing cell with an engine, and record the cells that time did not allow. Nothing else may
+        compute meanwhile.
 
         Parameters
         ----------
@@ -78,18 +73,16 @@ class WorkloadRun:
         meanwhile : Callable[[], None]
             Called before anything is timed, while processes start.
         share : float
-            Of the time that is left when they have started, from 0 to 1: rounds take no more.
+            Share of the remaining time for the rounds, from 0 to 1.
         """
         if self._session.plan.study.build_for:
             self._leave_built()
         else:
             self._measure(order, meanwhile, share)
-        for lane, batches in self._missing.items():
-            for batch in batches:
-                if (lane, batch) not in self._settled:
-                    self._leave_out(
-                        next(runner.lane for runner in self._lanes if runner.lane.id == lane), batch, TIME_UP
-                    )
+        for engines in self._lanes:
+            for batch in engines.lane.batch_sizes:
+                if self._cells.is_open(engines.lane, batch):
+                    self._cells.leave_out(engines.lane, batch, TIME_UP)
 
     def _measure(self, order: random.Random, meanwhile: Callable[[], None], share: float) -> None:
         before = self._before.lanes if self._before is not None else {}
@@ -101,32 +94,29 @@ class WorkloadRun:
         meanwhile()
         for runner in self._runners:
             runner.settle()
-        if self._session.time.left_at_most() > 0:
+        if self._session.time.until_end() > 0:
             with self._session.undisturbed(), self._session.time.part(share):
                 self._take_rounds(order)
 
     def _take_rounds(self, order: random.Random) -> None:
-        """A batch size after the other, or all of them in one race."""
         session, study = self._session, self._session.plan.study
-        assignment = Assignment(
-            study, session.journal, order, self._missing, self._settle, self._leave_out, session.time
-        )
         if study.raced is None:
-            rounds = Rounds(assignment)
+            rounds = Rounds(session, self._cells, order)
             for place, batch in enumerate(study.batch_sizes):
                 with session.time.part(1 / (len(study.batch_sizes) - place)):
                     rounds.measure(self._runners, batch)
             return
         lanes = self._workload.lanes
-        before = rounds_before(session.places.root, lanes) if session.number > 1 else Before()
-        RacedRounds(assignment, objective=study.raced, lanes=lanes, before=before).race(self._runners)
+        before = read_earlier_rounds(session.paths.root, lanes) if session.number > 1 else EarlierRounds()
+        race = RacedRounds(session, self._cells, order, objective=study.raced, lanes=lanes, before=before)
+        race.race(self._runners)
 
     def end(self) -> None:
-        """End all processes, and throw away what no engine needs. Ending again does nothing."""
+        """End all processes and delete materials. Ending again does nothing."""
         if self._ended:
             return
         self._ended = True
-        places, runners = self._session.places, {runner.lane.id: runner for runner in self._runners}
+        paths, runners = self._session.paths, {runner.lane.id: runner for runner in self._runners}
         for runner in [twin for base in self._runners for twin in (base, *base.twins)]:
             runner.close()
         for engines in self._lanes:
@@ -134,70 +124,31 @@ class WorkloadRun:
             lane = engines.lane.id
             overhead_s = engines.overhead_s + (runners[lane].overhead_s if lane in runners else 0.0)
             self._session.journal.append("lane_finished", lane=lane, overhead_s=overhead_s)
-        # Engines stand on their own; inputs, references and exports of wide models take gigabytes. A resumed study
-        # makes them again, alike to the last bit.
-        for left_over in (places.materials(str(self._workload.ref)), places.root / "scratch"):
+        # Engines are complete; inputs, references and exports of wide models take gigabytes. A resumed study makes them
+        # again, bit for bit.
+        for left_over in (paths.materials(str(self._workload.ref)), paths.root / "scratch"):
             shutil.rmtree(left_over, ignore_errors=True)
 
     def _leave_built(self) -> None:
-        """Settle the cells whose engines are for another device: nothing is measured here."""
+        """Write the verdicts of engines compiled for another device, which are not measured here."""
         device = self._session.plan.study.build_for
         for engines in self._lanes:
-            for batch in self._missing.get(engines.lane.id, []):
+            for batch in self._cells.of(engines.lane):
                 if batch in engines.made:
-                    reason = f"compiled for {device}, and neither verified nor measured"
-                    self._verdict(engines.lane, batch, Judgement(Verdict.BUILT, reason), {}, engines.made[batch].id)
+                    result = CellResult(Verdict.BUILT, f"compiled for {device}, and neither verified nor measured")
+                    self._cells.close(engines.lane, batch, result, engine=engines.made[batch].id)
 
     def _admit(self, engines: LaneEngines) -> bool:
-        """Settle the cells that are known to fail or to be unsupported before anything is built."""
+        """Write the verdicts of cells that cannot work before anything is built."""
         lane, fixed, reason = engines.lane, self._workload.fixed_batch, engines.unsupported()
-        batches = self._missing.get(lane.id, [])
+        batches = self._cells.of(lane)
         if self._workload.refused:
-            self._fail(lane, batches, ChildFailure(Verdict.FAILED, self._workload.refused))
-            self._missing.pop(lane.id, None)
+            self._cells.refuse(lane, batches, Verdict.FAILED, self._workload.refused)
             return False
         if reason is not None:
-            self._fail(lane, batches, ChildFailure(Verdict.UNSUPPORTED, reason))
-            self._missing.pop(lane.id, None)
+            self._cells.refuse(lane, batches, Verdict.UNSUPPORTED, reason)
             return False
         if fixed is not None:
-            other = [batch for batch in batches if batch != fixed]
             why = self._workload.batch_question or f"the model accepts batch size {fixed} only"
-            self._fail(lane, other, ChildFailure(Verdict.UNSUPPORTED, why))
-            self._missing[lane.id] = [batch for batch in batches if batch == fixed]
+            self._cells.refuse(lane, [batch for batch in batches if batch != fixed], Verdict.UNSUPPORTED, why)
         return True
-
-    def _fail_missing(self, lane: Lane, batches: Iterable[int], failure: ChildFailure) -> None:
-        self._fail(lane, [batch for batch in batches if batch in self._missing.get(lane.id, [])], failure)
-
-    def _fail(self, lane: Lane, batches: Sequence[int], failure: ChildFailure) -> None:
-        for batch in batches:
-            if isinstance(failure, OutOfTime):
-                self._leave_out(lane, batch, failure.reason)
-            else:
-                self._verdict(lane, batch, Judgement(failure.verdict, failure.reason, tail=failure.tail), {})
-
-    def _leave_out(self, lane: Lane, batch: int, reason: str, *, final: bool = False) -> None:
-        """Say that a cell is not measured: there is no time for it or, finally, nothing to be gained by it."""
-        self._settled.add((lane.id, batch))
-        self._session.leave_out(lane, batch, reason, final=final)
-
-    def _settle(self, runner: LaneRunner, batch: int, judgement: Judgement, warm_up: dict[str, Any]) -> None:
-        self._verdict(runner.lane, batch, judgement, warm_up)
-
-    def _verdict(
-        self, lane: Lane, batch: int, judgement: Judgement, warm_up: dict[str, Any], engine: str | None = None
-    ) -> None:
-        self._settled.add((lane.id, batch))
-        self._session.journal.append(
-            "cell_finished",
-            cell=lane.cell(batch),
-            lane=lane.id,
-            batch=batch,
-            verdict=judgement.verdict.value,
-            reason=judgement.reason,
-            noise=judgement.noise,
-            stderr_tail=judgement.tail,
-            warm_up=warm_up,
-            **({} if engine is None else {"engine": engine}),
-        )

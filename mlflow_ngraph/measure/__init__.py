@@ -1,1 +1,1 @@
-"""The timed loop, what it costs, and what its samples say."""
+"""Timed loops, their statistics, and tests of a machine's noise."""

@@ -1,8 +1,8 @@
-"""Bets against the hypothesis that the differences between two lanes, in rounds that both share, lie around some centre or above.
+"""Anytime-valid tests by betting: does one cell trail another, by their differences in shared rounds.
 
-While the hypothesis is true, what is staked is not expected to grow, whenever one looks at it (an e-process): so it ever
-becomes a hundredfold in at most one of a hundred cases (Ville 1939), however often one looks. Differences are those of
-logarithms. docs/explanation/races.md derives the formulas.
+Under the hypothesis that differences lie around a centre or above, the wealth of a bet does not grow in expectation (an
+e-process). It reaches a hundredfold in at most one of a hundred cases (Ville 1939), however often it is checked.
+Differences are those of logarithms. docs/explanation/races.md derives the formulas.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from scipy import special
 from mlflow_ngraph.estimates import Array
 
 CAP = 5.0
-"""How many times what is staked on `_gaussian` may grow with each round."""
+"""Largest growth of the wealth on `_gaussian` per round."""
 LARGEST_NOISE = 0.5
-"""What a slice is off by, in logarithms and as a standard deviation, on the most restless machine: 0.5 is a factor of 1.6."""
+"""Noise of a slice on the noisiest machine, as a standard deviation of logarithms: 0.5 is a factor of 1.6."""
 LARGEST_COUNTED = 1.5
-"""What one round may say to `_bounded`, a factor of 4.5: one slice that was held up for however long removes no cell."""
+"""Largest effect of a round on `_bounded`, a factor of 4.5: a single stalled slice removes no cell."""
 LARGE_EFFECT = 4.0
-"""What `_bounded` bets on: differences of about so many times the largest noise."""
+"""Effect size that `_bounded` bets on, in units of the largest noise."""
 EFFECTS = np.array([0.5, 2.0, 8.0, 32.0])
-"""What `_gaussian` bets on: differences of about so many times the noise, whatever that is."""
+"""Effect sizes that `_gaussian` bets on, in units of the unknown noise."""
 NOISES = np.geomspace(0.002, 1.0, 18)
-"""Standard deviations of the differences, in logarithms, that `_gaussian` thinks of."""
+"""Standard deviations of the differences that `_gaussian` averages over, in logarithms."""
 STAKES = np.array([0.2, 0.45, 0.7, 0.95])
-"""Shares of what it has that `_symmetric` bets on the sign of the next difference."""
+"""Fractions of its wealth that `_symmetric` bets on the sign of the next difference."""
 QUARTER = 0.3186
-"""A quarter of a normal distribution lies nearer to its centre than so many standard deviations."""
+"""Distance from the centre of a normal distribution that contains a quarter of it, in standard deviations."""
 FIRST_SCALE, SMALLEST_SCALE = 0.03, 0.002
-"""The scatter of differences before three of them tell it, and the least that is believed."""
+"""Scale of the differences before there are three, and its lower bound."""
 
 
 def log_evidence(differences: Array, at_best: Array, centre: float, scales: Array | None = None) -> float:
-    """The logarithm of what a stake of 1 has become against the hypothesis that differences lie around ``centre`` or above.
+    """Logarithm of the wealth of a bet of 1 against differences around ``centre`` or above.
 
-    A third is staked on each of three ways in which they may lie below it. Their sum is what counts: each grows where its
-    own view of the noise is right, and none is expected to while the hypothesis is true.
+    A third is bet on each of three models of the noise. The sum counts: each grows under its own model, and none is
+    expected to under the hypothesis.
 
     Parameters
     ----------
     differences : Array
         One a round, in the order of rounds.
     at_best : Array
-        The same with the best that the first cell ever did in place of what it did in the round: never below them.
+        The same with the best result of the first cell in place of its result in the round: never below them.
     centre : float
-        Of the hypothesis.
+        Centre of the hypothesis.
     scales : Array | None
-        The scatter of the differences before each of them, where it is known.
+        Scale of the differences before each of them, if known.
     """
     if not differences.size:
         return 0.0
@@ -67,9 +67,10 @@ def log_evidence(differences: Array, at_best: Array, centre: float, scales: Arra
 
 
 def _symmetric(below: Array, scales: Array) -> float:
-    """For noise that is symmetric, however long its tails: a bet on each sign, smaller where the difference is small.
+    """Bet for symmetric noise of any tail, on each sign; less on small differences.
 
-    With ``f`` odd and at most 1, the mean of ``1 + f(x)`` over a symmetric ``x`` is 1 (Vovk and Wang, arXiv 2208.08925).
+    With ``f`` odd and at most 1, the mean of ``1 + f(x)`` over a symmetric ``x`` is 1 (Vovk and Wang, arXiv
+    2208.08925).
     """
     signs = np.tanh(below / scales)
     wealth = np.log1p(-STAKES[:, None] * signs).sum(axis=1)
@@ -77,9 +78,9 @@ def _symmetric(below: Array, scales: Array) -> float:
 
 
 def scale(before: Sequence[float] | Array) -> float:
-    """The scatter of the differences before a round: what is staked on it may not depend on it.
+    """Scale of the differences before a round, on which its bet may not depend.
 
-    By the quarter of them that lie next to their median, which says how they scatter in rounds that nobody disturbed.
+    It uses the quarter of them nearest to their median, which reflects undisturbed rounds.
     """
     if len(before) < 3:
         return FIRST_SCALE
@@ -89,7 +90,7 @@ def scale(before: Sequence[float] | Array) -> float:
 
 
 def log_sum(logs: Array) -> float:
-    """The logarithm of the sum of what has these logarithms."""
+    """Logarithm of a sum, from the logarithms of its terms."""
     largest = float(logs.max())
     if not math.isfinite(largest):
         return largest
@@ -101,13 +102,13 @@ def _log_mean(logs: Array) -> float:
 
 
 def _gaussian(below: Array) -> float:
-    """For normal noise of unknown size: the likelihood of differences below, over the largest one that allows for none.
+    """Bet for normal noise of unknown size: the likelihood of differences below over the largest one of the hypothesis.
 
-    Whatever weighs the alternatives, that quotient is an e-process (Wasserman, Ramdas and Balakrishnan 2020; Wang and
+    The quotient is an e-process for any weights of the alternatives (Wasserman, Ramdas and Balakrishnan 2020; Wang and
     Ramdas, arXiv 2310.03722).
     """
     count, total, squares = below.size, float(below.sum()), float(below @ below)
-    # The most likely noise of the hypothesis; its centre is where it is least wrong.
+    # The most likely noise of the hypothesis; its centre is at its best fit.
     variance = (squares - (total**2 / count if total > 0 else 0.0)) / count
     if variance <= 0:
         return -math.inf
@@ -118,24 +119,24 @@ def _gaussian(below: Array) -> float:
 
 
 def _bounded(below: Array) -> float:
-    """For noise that is never larger than `LARGEST_NOISE`, whatever its shape: a factor of five needs two rounds.
+    """Bet for noise of any shape up to `LARGEST_NOISE`: a factor of five needs two rounds.
 
-    It gets the differences at the best that the cell ever did. A machine that stalls makes inferences a hundred times longer,
-    and more than one round may see nothing else; but what disturbs makes nothing faster.
+    It takes the differences at the cell's best result. A stalling machine makes inferences a hundred times longer,
+    perhaps in several rounds; but no disturbance makes them faster.
     """
     score = np.array(-np.maximum(below, -LARGEST_COUNTED).sum() / LARGEST_NOISE)
     return float(_mixture(score, below.size, np.array(LARGE_EFFECT)))
 
 
 def _mixture(scores: Array, count: int, effects: Array) -> Array:
-    """The logarithm of ``exp(d s - n d² / 2)``, averaged over ``d`` from half a normal distribution of width ``effects``.
+    """Logarithm of ``exp(d s - n d² / 2)``, averaged over ``d`` from half a normal distribution of width ``effects``.
 
     Parameters
     ----------
     scores : Array
         Sums of ``count`` differences in units of their standard deviation: ``s``.
     effects : Array
-        Differences that are bet on, in the same units.
+        Effect sizes to bet on, in the same units.
     """
     precision = count + 1 / effects**2
     reduced = scores / np.sqrt(precision)

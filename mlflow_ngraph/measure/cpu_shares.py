@@ -1,8 +1,8 @@
-"""Shares of the machine that a process and all others used, as far as the clocks that count them can tell.
+"""CPU use of a process and of all others, with the error of the clocks that count it.
 
-The kernel charges whoever runs when its clock ticks: the time of the whole machine is a sample, one at a tick. A process
-reads its own time exactly for the thread that asks, and up to the last tick for threads on other processors. Over windows of
-a few ticks both may be far off; so a share is told with its error, and not at all where that is too large.
+The kernel charges the running process when its clock ticks: the machine's time is sampled once a tick. A process reads
+its own time exactly for the asking thread, and up to the last tick for threads on other processors. Both may be far off
+within a few ticks, so a share has an error and is None when that is too large.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from typing import Any
 
 TICK_S = 0.01
-"""The kernel counts the CPU time of the whole machine in steps of this length, and looks who runs at least as often."""
+"""Resolution of the machine's CPU time; running processes are sampled at least as often."""
 COARSEST = 0.1
-"""A share of the machine whose standard error is larger than this is not told."""
+"""Largest standard error of a share that is still reported."""
 SURE = 2.33
-"""Standard errors that are deducted before others are blamed: chance alone exceeds them in one of a hundred cells."""
+"""Standard errors deducted before others are blamed: chance exceeds them in one of a hundred cells."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A time in which a process and the whole machine were watched."""
+    """CPU times of a process and the machine over a time window."""
 
     seconds: float
     cpu_s: float
     """CPU time of the process, all threads."""
     machine_busy_s: float | None
-    """CPU time of all processors, the process included; None where the machine does not tell."""
+    """CPU time of all processors, the process included; None when unknown."""
     stolen_s: float = 0.0
-    """Of that, what the hypervisor gave to other virtual machines."""
+    """Part of it that the hypervisor gave to other virtual machines."""
 
     @classmethod
     def of(cls, machine: Mapping[str, Any] | None) -> Window | None:
-        """The window of a slice or a rate, from the fields of `mlflow_ngraph.devices.sensors.Change`."""
+        """Window of a slice or a rate, from the fields of `mlflow_ngraph.devices.sensors.Change`."""
         if machine is None or "cpu_s" not in machine:
             return None
         counted = machine["counted"]
@@ -43,22 +43,22 @@ class Window:
 
 @dataclass(frozen=True)
 class Foreign:
-    """What others used of the machine: shares of all its processors, from 0 to 1."""
+    """CPU use of other processes: fractions of all processors, from 0 to 1."""
 
     share: float
     error: float
-    """Standard error of the share, at most."""
+    """Upper bound of the share's standard error."""
     stolen: float
-    """The part of it, from 0 to 1, that went to other virtual machines."""
+    """Part of it that went to other virtual machines, from 0 to 1."""
 
     @property
     def certain(self) -> float:
-        """What remains of the share when everything that ticks could explain is deducted."""
+        """The share less anything that ticks could explain."""
         return max(0.0, self.share - SURE * self.error)
 
 
 def own_processors(windows: Sequence[Window], processors: int) -> float | None:
-    """How many processors the process kept busy; None where the windows are too short to tell.
+    """Number of processors that the process kept busy; None when the windows are too short.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def own_processors(windows: Sequence[Window], processors: int) -> float | None:
         Of the whole machine.
     """
     seconds = sum(window.seconds for window in windows)
-    # What all threads but one have done since the last tick is missing at the beginning of a window, and at its end.
+    # The time since the last tick is missing for all threads but one, at the beginning and the end of a window.
     error_s = TICK_S * (processors - 1) * math.sqrt(len(windows) / 6)
     if not seconds or error_s > COARSEST * processors * seconds:
         return None
@@ -74,7 +74,7 @@ def own_processors(windows: Sequence[Window], processors: int) -> float | None:
 
 
 def foreign(windows: Sequence[Window], processors: int) -> Foreign | None:
-    """The share of the machine that others used; None where the windows are too short to tell, or the machine is silent.
+    """CPU use of other processes; None when the windows are too short or the machine does not report it.
 
     Parameters
     ----------
@@ -94,10 +94,10 @@ def foreign(windows: Sequence[Window], processors: int) -> Foreign | None:
 
 
 def sampling_error(seconds: Sequence[float]) -> float:
-    """The largest standard error of a share of the machine that was counted in ticks over windows of these lengths.
+    """Largest standard error of a share counted in ticks over windows of these lengths.
 
-    A tick finds a processor busy or not, which varies most where both are as likely. It comes on all processors at once,
-    and so may what others do: more processors make the share no surer. A window has one tick more or less than its length.
+    A tick finds a processor busy or idle, with the largest variance at even odds. All processors tick together and may
+    be used together, so their number does not reduce the error. A window has one tick more or less than its length.
     """
     watched = sum(seconds)
     if not watched:

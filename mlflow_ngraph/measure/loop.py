@@ -1,4 +1,4 @@
-"""The timed loop. Everything that is not the call itself happens before or after it."""
+"""The timed loop, with all other work before or after the calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 NS = 1_000_000_000
 WATCHED_S = 0.1
-"""The machine is watched for about so long around a shorter slice, untimed calls before it included: ten ticks."""
+"""Shortest time of watching the machine, ten ticks; untimed calls precede a shorter slice."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class Slice:
     """Unix time of the first repetition in nanoseconds."""
     wall_s: float
     page_faults: int
-    """Pages of memory that the kernel had to give this process meanwhile."""
+    """Pages of memory that the process received meanwhile."""
 
 
 @dataclass(frozen=True)
 class WarmUpResult:
-    """How a warm-up ended."""
+    """Result of a warm-up."""
 
     repetitions: int
     seconds: float
     steady: bool
-    """Whether two neighbouring windows agreed; False when the time ran out first."""
+    """Two neighbouring windows agreed within the time."""
     call_s: float
     """Median seconds of a call in the last window."""
     fastest_s: float
@@ -42,10 +42,9 @@ class WarmUpResult:
 
 
 def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> Slice:
-    """Time up to ``repetitions`` calls, and at least one, until ``limit_s`` seconds have passed.
+    """Time up to ``repetitions`` calls, and at least one, within ``limit_s`` seconds.
 
-    Each repetition costs one pair of clock readings and one store into a preallocated array. Garbage
-    collection is off meanwhile.
+    Each repetition costs two clock readings and a store into a preallocated array. Garbage collection is off meanwhile.
     """
     durations = array("q", bytes(8 * repetitions))
     clock = time.perf_counter_ns
@@ -73,7 +72,7 @@ def take_slice(call: Callable[[], object], repetitions: int, limit_s: float) -> 
 
 
 def settle(call: Callable[[], object], seconds: float, calls: int = 1) -> None:
-    """Run untimed for ``seconds``, and at least ``calls`` times: caches are warm then, and other lanes' threads asleep."""
+    """Call untimed for ``seconds`` and at least ``calls`` times, to warm caches while other lanes' threads fall asleep."""
     deadline = time.perf_counter() + seconds
     for _ in range(calls):
         call()
@@ -86,8 +85,7 @@ def warm_up(
 ) -> WarmUpResult:
     """Call until the medians of two neighbouring windows differ by at most ``tolerance``, relative.
 
-    A first inference that already took ``max_seconds`` was the warm-up: calling again would cost more
-    than it can tell.
+    A first inference of ``max_seconds`` was the warm-up: further calls would cost more than they tell.
     """
     if first_call_s >= max_seconds:
         return WarmUpResult(0, 0.0, False, first_call_s, first_call_s)
@@ -113,5 +111,5 @@ def warm_up(
 
 
 def page_faults() -> int:
-    """Pages that the kernel has given this process so far without reading them from a disk."""
+    """Minor page faults of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,7 +1,7 @@
-"""Requests that come by themselves, whether the engine is free or not: an open loop. docs/explanation/serving.md says what it tells.
+"""Open loop: requests that arrive on a schedule, whether the engine is free or not. See docs/explanation/serving.md.
 
-There is no generator beside the engine. Whoever serves takes the next request of the schedule, waits until it is due, if
-it is not yet, and runs it: that is a queue in which first come is first served, without anything that is put into it.
+There is no generator. Each server takes the next request of the schedule, waits until it is due, and runs it: a queue
+served in order of arrival, without entries.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Call = Callable[[], object]
 NS = 1_000_000_000
 
 NEVER = -1
-"""Stands where a request was not served."""
+"""Marks a request that was not served."""
 SPIN_NS = 300_000
-"""Before a request is due, the clock is watched for this long: sleeping alone wakes up late by a fraction of it."""
+"""Spinning time before a request is due: sleep wakes up late by a fraction of it."""
 HEAD_START_NS = 10_000_000
-"""Between the start of the servers and the beginning of the schedule."""
+"""Time between the start of the servers and of the schedule."""
 
 
 class Clock(Protocol):
-    """What the loop knows of time."""
+    """Source of time for the loop."""
 
     def now(self) -> int:
         """Nanoseconds since some moment."""
@@ -44,46 +44,46 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own."""
+    """The machine's clock."""
 
     now = staticmethod(time.perf_counter_ns)
 
     @staticmethod
     def wait_until(moment: int) -> None:
-        """Sleep until shortly before, and watch the clock for the rest."""
+        """Sleep until shortly before, then spin."""
         sleep, now = time.sleep, time.perf_counter_ns
         left = moment - now()
         if left > SPIN_NS:
             sleep((left - SPIN_NS) / NS)
         while now() < moment:
-            # Lets go of Python's lock, for which servers that have just finished may be waiting.
+            # Releases Python's lock for servers that have just finished.
             sleep(0)
 
 
 @dataclass(frozen=True)
 class Served:
-    """What became of the requests of a schedule; all moments in nanoseconds."""
+    """Results of a schedule's requests; all times in nanoseconds."""
 
     due_ns: list[int]
     """Since the beginning of the schedule."""
     waited_ns: list[int]
-    """From there to the start of the inference; `NEVER` for a request that was not served."""
+    """From there to the start of the inference; `NEVER` if not served."""
     served_ns: list[int]
-    """The inference itself; `NEVER` for a request that was not served."""
+    """Duration of the inference; `NEVER` if not served."""
     started_ns: int
-    """Unix time of the beginning in nanoseconds."""
+    """Unix time of the beginning."""
     wall_s: float
 
 
 def schedule(rate: float, seconds: float, process: Process, seed: Sequence[int]) -> NDArray[np.int64]:
-    """When requests are due, in nanoseconds from the beginning: ``rate * seconds`` of them, in ascending order.
+    """Due times of ``rate * seconds`` requests, ascending, in nanoseconds from the beginning.
 
     Parameters
     ----------
     rate : float
         Requests per second.
     process : Process
-        ``poisson`` is a Poisson process of which one knows how many come; ``uniform`` has equal distances.
+        ``poisson`` is a Poisson process with a given count; ``uniform`` has equal distances.
     seed : Sequence[int]
         The same seed gives the same pattern, stretched to the rate.
     """
@@ -91,25 +91,25 @@ def schedule(rate: float, seconds: float, process: Process, seed: Sequence[int])
     if process == "uniform":
         moments = np.arange(count) * (seconds / count)
     else:
-        # The order statistics of uniform moments, from exponential gaps: a longer pattern begins like a shorter one.
+        # Order statistics of uniform times, from exponential gaps: a longer pattern begins like a shorter one.
         passed = np.cumsum(np.random.default_rng(seed).exponential(size=count + 1))
         moments = passed[:-1] / passed[-1] * seconds
     return (moments * NS).astype(np.int64)
 
 
 def serve(calls: Sequence[Call], due: NDArray[np.int64], limit_s: float, clock: Clock | None = None) -> Served:
-    """Serve requests as they come, first come first served.
+    """Serve requests in order of arrival.
 
-    The first server is the calling thread, each other a thread of its own. Garbage collection is off meanwhile.
+    The first server is the calling thread, each other one a new thread. Garbage collection is off meanwhile.
 
     Parameters
     ----------
     calls : Sequence[Call]
         An inference for each server.
     due : NDArray[np.int64]
-        As `schedule` gives it.
+        As `schedule` returns it.
     limit_s : float
-        Seconds from the beginning after which no request is begun any more.
+        Seconds from the beginning after which no request begins.
     """
     clock = clock or SystemClock()
     shift = _Shift(due, clock)
@@ -136,7 +136,7 @@ def serve(calls: Sequence[Call], due: NDArray[np.int64], limit_s: float, clock: 
 
 
 class _Shift:
-    """What servers share: the schedule, whose turn it is, and what they write down."""
+    """State shared by the servers: schedule, next request, results."""
 
     def __init__(self, due: NDArray[np.int64], clock: Clock) -> None:
         self.errors: list[BaseException] = []
@@ -149,12 +149,11 @@ class _Shift:
         self._begin = self._deadline = 0
 
     def open(self, limit_s: float) -> None:
-        """Begin the schedule."""
         self._begin = self._clock.now() + HEAD_START_NS
         self._deadline = self._begin + int(limit_s * NS)
 
     def work(self, call: Call) -> None:
-        """Serve until nobody comes any more, time is up, or a server has failed."""
+        """Serve until the schedule is empty, time is up, or a server has failed."""
         now, wait, turn = self._clock.now, self._clock.wait_until, self._turn
         due, started, ended, begin = self._due, self._started, self._ended, self._begin
         count, deadline, errors = len(due), self._deadline, self.errors
@@ -171,7 +170,7 @@ class _Shift:
             errors.append(error)
 
     def result(self) -> tuple[list[int], list[int]]:
-        """How long each request waited, and how long it took."""
+        """Waiting and serving time of each request."""
         started, ended = np.array(self._started, np.int64), np.array(self._ended, np.int64)
         done = ended != NEVER
         due = self._begin + np.array(self._due, np.int64)

@@ -1,4 +1,6 @@
-"""What served requests say: latency, queue, overload, and the highest rate under a bound. docs/explanation/serving.md has the rules."""
+"""Figures of open-loop requests: latency, queue, overload, and the highest rate within a bound. See
+docs/explanation/serving.md.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ from mlflow_ngraph.measure.open_loop import NEVER
 NS = 1e9
 MS = 1e6
 BEYOND = {"p50": 2, "p90": 10, "p99": 100, "p999": 1000}
-"""Percentiles by name: one request in so many takes longer."""
+"""Percentiles by name, as one request in so many that takes longer."""
 LATE_SHARE = 0.05
-"""Of the latency, that the generator may have been late by."""
+"""Tolerated lateness of the generator, as a fraction of the latency."""
 SEARCH_TOLERANCE = 0.02
-"""Of the throughput of the closed loop: where the search stops."""
+"""Resolution of the search, as a fraction of the closed loop's throughput."""
 SEARCH_RATES = 8
-"""That a search tries at most, beside those that the study names."""
+"""Upper bound of a search's rates, without those of the study."""
 
 Array = NDArray[np.float64]
 
 
 def figures(event: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of one rate; a percentile that these requests do not support is missing.
+    """Figures of one rate, without percentiles that the number of requests does not support.
 
     Parameters
     ----------
@@ -45,7 +47,7 @@ def figures(event: Mapping[str, Any]) -> dict[str, float]:
         return values | {"achieved_rate": 0.0, "overloaded": 1.0}
     late = lateness(due[done], waited[done], served[done], servers)
     ended = float((due + waited + served)[done].max())
-    # A request that was given up has waited longer than anybody knows.
+    # A dropped request has waited for an unknown time.
     latency = np.where(done, waited + served, np.inf)
     values |= {
         "achieved_rate": float(done.sum()) / ended * NS,
@@ -65,22 +67,22 @@ def figures(event: Mapping[str, Any]) -> dict[str, float]:
 
 
 def percentiles(latency: Array) -> dict[str, float]:
-    """Latencies that occurred, each only where at least one request is expected beyond it."""
+    """Observed latencies, each with at least one request expected beyond it."""
     return {name: _rank(latency, one_in) for name, one_in in BEYOND.items() if latency.size >= one_in}
 
 
 def lateness(due: Array, waited: Array, served: Array, servers: int) -> Array:
-    """How long each request was due, and found a free server, before its inference began: the generator's own doing.
+    """Time that each due request waited although a server was free: the generator's own delay.
 
     Parameters
     ----------
     due, waited, served : Array
-        Of requests in the order in which they came, in nanoseconds; shape (requests,).
+        Of requests in order of arrival, in nanoseconds; shape (requests,).
     """
     busy: list[float] = []
     late = np.empty_like(due)
     for index, (moment, wait, work) in enumerate(zip(due.tolist(), waited.tolist(), served.tolist(), strict=True)):
-        # First come is first served, so the server that was free first took it.
+        # Requests are served in order of arrival, so the server that was free first took it.
         free = heapq.heappop(busy) if len(busy) == servers else moment
         late[index] = max(0.0, wait - max(0.0, free - moment))
         heapq.heappush(busy, moment + wait + work)
@@ -88,18 +90,18 @@ def lateness(due: Array, waited: Array, served: Array, servers: int) -> Array:
 
 
 def invalid(event: Mapping[str, Any], found: Mapping[str, float], processors: int, quiet: Mapping[str, float]) -> str:
-    """Why the figures of a rate count for nothing; empty where nothing speaks against them."""
+    """Reason why the figures of a rate do not count; empty when they do."""
     if found.get("late_share", 0.0) > LATE_SHARE:
         return (
             f"requests were started {found['lateness_p50_ms']:.3g} ms late in the median, {found['lateness_p99_ms']:.3g} "
             f"ms in the 99th percentile, which is too much beside the latency"
         )
-    facts = stability.SliceFacts.beside(found.get("latency_p50_ms", 0.0) / 1e3, event)
+    facts = stability.SliceFacts.around(found.get("latency_p50_ms", 0.0) / 1e3, event)
     return stability.problem([facts], processors, **quiet) or ""
 
 
 def kept(row: Mapping[str, Any], max_p99_ms: float) -> bool:
-    """Whether a rate kept the bound; one that was overloaded did not, whatever its figures."""
+    """Return True when a rate kept the bound; an overloaded one did not."""
     return bool(row["valid"] and not row["overloaded"] and row.get("latency_p99_ms", np.inf) <= max_p99_ms)
 
 
@@ -109,7 +111,7 @@ class Search:
     Parameters
     ----------
     throughput : float
-        Requests per second in the closed loop; no higher rate can be kept up with.
+        Requests per second in the closed loop, an upper bound of the rate.
     """
 
     def __init__(self, throughput: float) -> None:
@@ -119,13 +121,13 @@ class Search:
         self._left = SEARCH_RATES
 
     def learn(self, rate: float, *, kept: bool) -> None:
-        """What became of a rate, whoever asked for it."""
+        """Add the result of a rate."""
         (self._kept if kept else self._broken).append(rate)
 
     def next(self) -> float | None:
-        """The next rate to try; None when the answer is as narrow as wanted, or the search has tried enough."""
+        """The next rate to try; None when the answer is precise enough or there were too many."""
         high = min([*self._broken, self._throughput])
-        # By chance a rate above a broken one may have kept the bound: it counts for nothing.
+        # A rate above a broken one may have kept the bound by chance: it does not count.
         low = max([rate for rate in self._kept if rate < high], default=0.0)
         if self._left == 0 or high - low <= SEARCH_TOLERANCE * self._throughput:
             return None
@@ -134,7 +136,7 @@ class Search:
 
 
 def headlines(rows: Sequence[Mapping[str, Any]], max_p99_ms: float | None) -> dict[str, float]:
-    """What stands for all rates of a cell: the highest that kept the bound, and the highest that was not overloaded."""
+    """Summary of a cell's rates: the highest within the bound, and the highest without overload."""
     values: dict[str, float] = {}
     steady = [row for row in rows if row["valid"] and not row["overloaded"]]
     if steady:
@@ -155,7 +157,7 @@ def headlines(rows: Sequence[Mapping[str, Any]], max_p99_ms: float | None) -> di
 
 
 def row(event: Mapping[str, Any], processors: int, quiet: Mapping[str, float]) -> dict[str, Any]:
-    """One rate of a cell with all its figures, and whether they count.
+    """All figures of one rate of a cell, and their validity.
 
     Parameters
     ----------
@@ -172,8 +174,8 @@ def row(event: Mapping[str, Any], processors: int, quiet: Mapping[str, float]) -
 
 
 def _overloaded(rate: float, waited: Array, served: Array, late: Array, servers: int) -> bool:
-    """Whether requests come as fast as the servers, as fast as they are in the second half, can serve them."""
-    # Between two requests in a queue a server is held up as well.
+    """Return True when requests arrive as fast as the servers can serve them, by their speed in the second half."""
+    # Between two queued requests a server is delayed as well.
     taken = served + np.where(waited > late, late, 0.0)
     return rate * float(taken[taken.size // 2 :].mean()) / NS / servers >= 1.0
 
@@ -183,5 +185,5 @@ def _late_share(late: Array, latency: Array) -> float:
 
 
 def _rank(values: Array, one_in: int) -> float:
-    """The value that one in so many exceeds. It is one of them, so that one which nobody knows stays unknown."""
+    """The observed value that one in so many exceeds, so that unknown values stay unknown."""
     return float(np.quantile(values, 1 - 1 / one_in, method="inverted_cdf"))

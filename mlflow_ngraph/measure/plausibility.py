@@ -1,8 +1,8 @@
-"""What a slice, or a rate of arrivals, reports is looked at once before it enters the journal: can it be?
+"""Validate the readings of a slice, or of a rate, before they enter the journal.
 
-What the clocks of the measurement say counts for every figure of a cell, so one that cannot be is an error of the cell. A
-sensor that says nonsense is a sensor less: its value is left out, as that of a machine without such a sensor. What is only
-coarse is neither; `mlflow_ngraph.measure.cpu_shares` knows how far it can be trusted. docs/explanation/machine.md lists the bounds.
+An impossible clock of the measurement is an error of the cell, as all its figures depend on it. An impossible sensor
+value is dropped, as if the machine had no such sensor. Coarse values are neither: see
+`mlflow_ngraph.measure.cpu_shares`. docs/explanation/machine.md lists the bounds.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from mlflow_ngraph.measure.loop import NS
 from mlflow_ngraph.measure.open_loop import NEVER
 
 SLACK_NS = 1000
-"""Sums of nanoseconds and a float of seconds that were read one after the other may differ by so much."""
+"""Tolerated difference between sums of nanoseconds and a float of seconds, read in succession."""
 CLOCKS_APART = 1e-3
-"""Clocks of which one is disciplined by a time server, and another is not, run apart by less."""
+"""Largest relative drift between a disciplined clock and another."""
 KINDS_OF_WORK = 6
-"""Into which the kernel divides the time of processors. It rounds each of them to a tick."""
+"""Kinds of CPU time of the kernel, each rounded to a tick."""
 TEMPERATURES_C = (-90.0, 150.0)
-"""Silicon ends its work before the upper one; broken sensors say absolute zero, or that they are all ones."""
+"""Silicon stops below the upper bound; broken sensors report absolute zero or all ones."""
 LONGEST_S = 1e9
-"""Thirty years: what is watched for longer was watched by a clock that is wrong."""
+"""Thirty years: a longer window has a wrong clock."""
 MOST_CLOCK_MHZ = 20_000.0
 MOST_POWER_W = 20_000.0
-"""Of one meter: more than the supply of any single machine."""
+"""Upper bound of one meter: more than the supply of any machine."""
 
 Report = Mapping[str, Any]
 
 
 def checked_slice(taken: Report, processors: int) -> dict[str, Any]:
-    """What a worker reports of a slice, without what sensors cannot have seen.
+    """Validate a worker's report of a slice; drop impossible sensor values.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def checked_slice(taken: Report, processors: int) -> dict[str, Any]:
     Raises
     ------
     ImpossibleReadingError
-        A clock or a counter of the measurement itself says what cannot be.
+        A clock or counter of the measurement is impossible.
     """
     durations = taken["durations_ns"]
     _require(len(durations) > 0, "a slice", "repetitions", 0, "at least one is timed")
@@ -65,7 +65,7 @@ def checked_slice(taken: Report, processors: int) -> dict[str, Any]:
 
 
 def checked_arrivals(served: Report, processors: int) -> dict[str, Any]:
-    """As `checked_slice`, for what a worker reports of requests that arrived by themselves."""
+    """Validate a worker's report of open-loop requests as `checked_slice` does."""
     due, waited, worked = served["due_ns"], served["waited_ns"], served["served_ns"]
     done = [place for place, length in enumerate(worked) if length != NEVER]
     late, first = min((waited[place] for place in done), default=0), min(due, default=0)
@@ -82,7 +82,7 @@ def checked_arrivals(served: Report, processors: int) -> dict[str, Any]:
 
 
 def _times(what: str, report: Report, *, busy_ns: int, at_once: int, processors: int) -> None:
-    """The times that every figure is made of: of the clock, and of the process."""
+    """Check the times that all figures depend on: of the clock, and of the process."""
     wall, machine = report["wall_s"], report["machine"]
     window, cpu = machine["seconds"], machine["cpu_s"]
     _require(report["started_ns"] > 0, what, "the time of day [ns since 1970]", report["started_ns"], "clocks are set")
@@ -91,12 +91,12 @@ def _times(what: str, report: Report, *, busy_ns: int, at_once: int, processors:
     _at_most(what, "the time in which it was watched [s]", window, LONGEST_S)
     _at_most(what, "its length [s]", wall, window * (1 + CLOCKS_APART) + SLACK_NS / NS)
     _require(math.isfinite(cpu) and cpu >= 0, what, "the CPU time of its process [s]", cpu, "it is not negative")
-    # Threads on other processors are charged at the next tick for what they did before the window began.
+    # Threads on other processors are charged at the next tick for their time before the window.
     _at_most(what, "the CPU time of its process [s]", cpu, processors * (window * (1 + CLOCKS_APART) + TICK_S))
 
 
 def _machine(machine: Report, processors: int) -> dict[str, Any]:
-    """What the sensors saw, without what they cannot have seen."""
+    """Readings of the sensors without impossible values."""
     seconds = machine["seconds"]
     counted = {name: _held(name, grown, seconds) for name, grown in machine["counted"].items()}
     longest = {name: _longest(name, seconds, processors) for name in counted}
@@ -115,12 +115,12 @@ def _machine(machine: Report, processors: int) -> dict[str, Any]:
 
 
 def _held(name: str, grown: float, seconds: float) -> float:
-    """Drivers move a clock of their own in steps: nothing was held back for longer than it was watched."""
+    """Limit a throttling time to the window, as drivers advance it in steps."""
     return min(grown, seconds) if name in ("gpu_throttled_s", "gpu_power_capped_s") else grown
 
 
 def _longest(name: str, seconds: float, processors: int) -> float:
-    """By how much a counter can grow in a time; any amount where nothing is known. None can go backwards."""
+    """Largest growth of a counter in a time; unbounded when unknown. No counter decreases."""
     if name.startswith("energy_j."):
         return MOST_POWER_W * seconds
     if name in ("machine_busy_s", "stolen_s"):

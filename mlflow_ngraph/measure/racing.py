@@ -1,7 +1,7 @@
-"""Which cells of a workload cannot be its best one any more, by bets that stay valid however often one looks at them.
+"""Race: eliminates cells that cannot be the best of their workload, by anytime-valid tests.
 
-What is compared are the figures of two cells in the rounds that both were measured in. docs/explanation/races.md says how the risk is
-shared out. Everything here is a function of the rounds alone: a journal gives the same race again.
+Two cells are compared by the rounds that both were measured in. docs/explanation/races.md divides the risk. Results are
+a function of the rounds alone: a journal gives the same race again.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from mlflow_ngraph.objectives import AS_GOOD, Raced
 Round = tuple[int, int]
 """Session and number."""
 Ending = Literal["won", "alike"]
-"""How a race is decided: one cell is left, or none that is left is noticeably better than the first."""
+"""End of a race: one cell is left, or no other is noticeably better than the leader."""
 
 ALPHA = 0.05
-"""Of so many races at most one is decided wrongly."""
+"""Probability of a wrong decision in a race."""
 LEAVING, EXCLUDING, DECIDING = 0.4, 0.1, 0.5
 """Shares of `ALPHA`: for cells that leave, for those that need not start, and for the end of the race."""
 MARGIN = 0.01
-"""A cell leaves when it is slower than another by more than this. So what rounds do not know of, such as where a
-process happens to lie in memory, decides nothing by itself."""
+"""A cell leaves only when it is slower by more than this: unmeasured effects, such as the placement in memory, must not
+decide."""
 _SLOWER = -math.log1p(MARGIN)
 HEAT_ROUNDS = 6
-"""Rounds after which the next batch size joins those that are left."""
-FEWEST_ROUNDS = 3
-"""Of the winner, however soon all others have left: it is told with its figures."""
+"""Rounds after which the next batch size joins."""
+ROUNDS_OF_WINNER = 3
+"""Rounds of the winner, whose figures are reported, however soon all others have left."""
 
 OWN_BATCH = 0.8
-"""Of what is staked against a cell, the part on rivals of its own batch size, which it meets in every round."""
+"""Share of a bet against a cell on rivals of its own batch size, which it meets in every round."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Timed:
-    """What a slice says."""
+    """Result of a slice."""
 
     median_s: float
-    """Of its repetitions."""
+    """Median of its repetitions."""
     fastest_s: float
     samples: float
     """Inferences within a repetition."""
@@ -64,28 +64,28 @@ class Departure:
 
     cell: str
     rival: str
-    """Of those that say so most clearly the one that is furthest ahead."""
+    """The fastest of the rivals with the strongest evidence."""
     rounds: int
-    """That it was measured in together with the rival."""
+    """Number of rounds shared with the rival."""
     ratio: float
-    """Its figure over that of the rival, as estimated; above 1 is better."""
+    """Estimated ratio to the rival; above 1 is better."""
     bound: float
-    """What its figure over that of the best of all others is at most."""
+    """Upper bound of the ratio to the best of all others."""
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A cell that need not start, because of what its lane did at a smaller batch size."""
+    """A cell that need not start, by its lane's result at a smaller batch size."""
 
     cell: str
     smaller: str
-    """The cell of the same lane that was measured."""
+    """The measured cell of the same lane."""
     bound: float
-    """What the figure of the cell over that of the best of all others is at most."""
+    """Upper bound of the ratio to the best of all others."""
 
 
 class Pair:
-    """The differences of two cells in the rounds that both have, in order, and how far they scattered before each."""
+    """Differences of two cells in shared rounds, in order, with their scale before each."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -94,7 +94,7 @@ class Pair:
         self._theirs: list[float] = []
 
     def follow(self, ours: Mapping[Round, float], theirs: Mapping[Round, float]) -> Pair:
-        """Take in rounds that were not there the last time."""
+        """Add new shared rounds."""
         for round_ in list(ours)[self._seen :]:
             if round_ in theirs:
                 self._scales.append(betting_tests.scale(self._differences))
@@ -109,12 +109,12 @@ class Pair:
         return np.array(self._differences)
 
     def log_evidence(self, centre: float, best: float) -> float:
-        """As `betting_tests.log_evidence`.
+        """See `betting_tests.log_evidence`.
 
         Parameters
         ----------
         best : float
-            The best figure that the first of the two cells ever had.
+            The best figure of the first cell.
         """
         return betting_tests.log_evidence(
             self.differences, best - np.array(self._theirs), centre, np.array(self._scales)
@@ -122,66 +122,64 @@ class Pair:
 
 
 class Race:
-    """The cells of one workload, on their way to the best one.
+    """The cells of one workload and the search for the best.
 
     Parameters
     ----------
     entrants : Mapping[str, Entrant]
-        All cells that may ever take part, by their ids. Whoever could win shares in the risk of a wrong decision, whether
-        it is ever measured or not.
+        All cells that may ever take part, by id. Each of them shares the risk of a wrong decision, measured or not.
     objective : Raced
-        What the best one is best in.
+        The figure to optimise.
     """
 
     def __init__(self, entrants: Mapping[str, Entrant], objective: Raced) -> None:
         self.racing: list[str] = []
-        """Cells that have started and are still in the race."""
+        """Cells that have started and not left."""
         self.barred: set[str] = set()
-        """Cells that cannot be the answer as things stand, whatever their figure: nothing leaves because of them."""
+        """Cells that cannot win for now, whatever their figure; they eliminate no other."""
         self._entrants = dict(entrants)
         self._objective = objective
         self._figures: dict[str, dict[Round, float]] = {cell: {} for cell in entrants}
         self._best = dict.fromkeys(entrants, -math.inf)
-        """The figure of the fastest repetition of each cell, timed or not."""
+        """Figure of the fastest repetition of each cell, timed or not."""
         self._fresh: set[str] = set()
-        """Those that started last."""
+        """The cells that started last."""
         self._pairs: dict[tuple[str, str], Pair] = {}
 
     @property
     def batch_sizes(self) -> list[int]:
-        """In the order in which they start.
+        """Batch sizes in the order of their start.
 
-        The smallest one first: it costs least to learn there who is hopeless. Then, if more samples at once mean more
-        samples a second, from the largest one on.
+        The smallest one first: slow lanes cost least there. Then from the largest one on when larger batches raise the
+        rate.
         """
         smallest, *others = sorted({entrant.batch for entrant in self._entrants.values()})
         return [smallest, *(reversed(others) if self._objective == "throughput" else others)]
 
     def start(self, cells: Iterable[str]) -> None:
-        """Let cells take part from now on."""
+        """Add cells to the race."""
         self._fresh = set(cells)
         self.racing.extend(cell for cell in self._entrants if cell in self._fresh and cell not in self.racing)
 
     def withdraw(self, cell: str) -> None:
-        """Take a cell out."""
         if cell in self.racing:
             self.racing.remove(cell)
 
     def warmed_up(self, cell: str, timed: Timed) -> None:
-        """Take in what a cell did before its rounds: what disturbs it then only makes it slower."""
+        """Add a warm-up result: disturbances can only make it slower."""
         self._best[cell] = max(self._best[cell], self._figure(timed.fastest_s, timed))
 
     def measured(self, round_: Round, cell: str, timed: Timed) -> None:
-        """Take in what a cell did in a round."""
+        """Add the result of a cell in a round."""
         self._figures[cell][round_] = self._figure(timed.median_s, timed)
         self._best[cell] = max(self._best[cell], self._figure(timed.fastest_s, timed))
 
     def rounds(self, cell: str) -> int:
-        """In how many rounds a cell was measured."""
+        """Number of rounds of a cell."""
         return len(self._figures[cell])
 
     def ratio(self, cell: str, other: str) -> Estimate:
-        """The figure of a cell over that of another: by the rounds that both share, else by all rounds of each."""
+        """Ratio of two cells, by shared rounds if any, else by all rounds of each."""
         differences = self._pair(cell, other).differences
         if differences.size:
             return statistics.paired_ratio(np.exp(differences), np.ones_like(differences))
@@ -190,7 +188,7 @@ class Race:
         return top.over(bottom)
 
     def leader(self) -> str | None:
-        """The cell that is ahead of those in the race which may be the answer; None where there is none."""
+        """The best cell in the race that is not barred, or None."""
         ahead: str | None = None
         for cell in self.racing:
             if cell in self.barred or not self._figures[cell]:
@@ -200,7 +198,7 @@ class Race:
         return ahead
 
     def departures(self) -> list[Departure]:
-        """The cells that cannot be the best any more, by all rounds so far. They leave the race."""
+        """Remove and return the cells that cannot be the best any more."""
         leader = self.leader()
         asked = (cell for cell in self.racing if cell != leader and self._figures[cell])
         departures = [self._departure(cell) for cell in asked if self._beaten(cell, _SLOWER, LEAVING)]
@@ -209,7 +207,7 @@ class Race:
         return departures
 
     def exclusion(self, cell: str) -> Exclusion | None:
-        """Whether a cell need not start, because an inference at a larger batch size takes no less than at a smaller one."""
+        """Evidence that a cell need not start, as larger batches take no less time than smaller ones; else None."""
         entrant = self._entrants[cell]
         smaller = [
             other
@@ -228,32 +226,31 @@ class Race:
         return Exclusion(cell, nearest, gain * math.exp(self._bound(nearest, centre, EXCLUDING)))
 
     def decided(self) -> Ending | None:
-        """How the race is decided, for those who are in it; None while it is not."""
+        """End of a decided race, or None."""
         leader = self.leader()
-        if leader is None or self.rounds(leader) < FEWEST_ROUNDS:
+        if leader is None or self.rounds(leader) < ROUNDS_OF_WINNER:
             return None
         others = [cell for cell in self.racing if cell != leader]
         if not others:
             return "won"
         return "alike" if all(self._no_better(cell, leader) for cell in others) else None
 
-    def beside_leader(self, cell: str) -> Estimate | None:
-        """The figure of a cell over that of the leader; None for the leader itself, and where one of them has none."""
+    def ratio_to_leader(self, cell: str) -> Estimate | None:
+        """Ratio of a cell to the leader; None for the leader, or without figures."""
         leader = self.leader()
         if leader is None or cell == leader or not self._figures[cell]:
             return None
         return self.ratio(cell, leader)
 
     def heat_over(self) -> bool:
-        """Whether the next batch size may join: those that started last have had their rounds, or have left."""
+        """Return True when the cells that started last have had their rounds or have left."""
         return all(self.rounds(cell) >= HEAT_ROUNDS for cell in self.racing if cell in self._fresh)
 
     def is_fresh(self, cell: str) -> bool:
-        """Whether a cell is among those that started last."""
         return cell in self._fresh
 
     def _figure(self, seconds: float, timed: Timed) -> float:
-        """The logarithm of the objective, of which more is better."""
+        """Logarithm of the objective; larger is better."""
         return (math.log(timed.samples) if self._objective == "throughput" else 0.0) - math.log(seconds)
 
     def _departure(self, cell: str) -> Departure:
@@ -264,7 +261,7 @@ class Race:
         return Departure(cell, rival, shared, ratio, math.exp(self._bound(cell, _SLOWER, LEAVING)))
 
     def _rivals(self, cell: str) -> list[str]:
-        """Those that it shares rounds with, whether they are still in the race or not."""
+        """Cells with shared rounds, including those that have left."""
         return [
             other
             for other, figures in self._figures.items()
@@ -272,15 +269,15 @@ class Race:
         ]
 
     def _beaten(self, cell: str, centre: float, share: float) -> bool:
-        """Whether it is certain that the figure of a cell over that of the best other one is below ``exp(centre)``."""
+        """Return True when the ratio of a cell to the best other is certainly below ``exp(centre)``."""
         weights = self._weights(cell)
         stakes = [math.log(weights[rival]) + self._evidence(cell, rival, centre) for rival in self._rivals(cell)]
         return bool(stakes) and betting_tests.log_sum(np.array(stakes)) >= -math.log(share * ALPHA)
 
     def _no_better(self, cell: str, leader: str) -> bool:
-        """Whether it is certain that a cell is not noticeably better than the leader, and its interval says so as well.
+        """Return True when a cell is certainly not noticeably better than the leader, by its interval as well.
 
-        Whoever is asked for the best cell later has the interval alone.
+        Later queries for the best cell have only the interval.
         """
         if not self._pair(cell, leader).differences.size:
             return False
@@ -290,12 +287,12 @@ class Race:
         return self._evidence(cell, leader, math.log1p(AS_GOOD)) >= -math.log(weight * DECIDING * ALPHA)
 
     def _bound(self, cell: str, known: float, share: float) -> float:
-        """The smallest logarithm that the figure of a cell over that of the best other one is certainly below.
+        """Smallest upper bound of the logarithm of a cell's ratio to the best other.
 
         Parameters
         ----------
         known : float
-            One that it is certainly below.
+            A valid upper bound.
         """
         certain, open_ = (
             known,
@@ -314,7 +311,7 @@ class Race:
         return pair.follow(self._figures[cell], self._figures[other])
 
     def _weights(self, cell: str) -> dict[str, float]:
-        """How what is staked against a cell is spread over its rivals: most of it on those of its own batch size."""
+        """Weights of a bet against a cell by rival, most of it on its own batch size."""
         batch = self._entrants[cell].batch
         same = [other for other, rival in self._entrants.items() if other != cell and rival.batch == batch]
         others = [other for other, rival in self._entrants.items() if rival.batch != batch]

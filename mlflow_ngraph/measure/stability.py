@@ -1,6 +1,6 @@
-"""Whether the machine was quiet enough for a number to be trusted.
+"""Checks of a cell for disturbances: foreign load, swapping, throttling, drift and scatter.
 
-Each question is about one cell, from what its slices saw of the machine. What a machine does not tell accuses nobody.
+Each uses the readings of the cell's slices. Missing readings count as quiet.
 """
 
 from __future__ import annotations
@@ -17,41 +17,40 @@ from mlflow_ngraph.devices.processors import throttled
 from mlflow_ngraph.measure.cpu_shares import Window, foreign
 
 SIGMA_PER_MAD = 1.4826
-"""The standard deviation of a normal distribution in units of its median absolute deviation."""
+"""Standard deviation of a normal distribution in units of its median absolute deviation."""
 DRIFT_LEVEL = 0.01
-"""Of cells that only scatter, so many seem to drift. Needs six slices at least: the order of fewer says too little."""
+"""False positive rate of a drift. Six slices are the minimum: fewer have too few orders."""
 DRIFT_OVER_SCATTER = 6.0
-"""How far a drift stands out from the scatter around it. Neighbours that come and go make slices that follow each other
-alike, and a wander of chance then easily looks like a trend."""
+"""Drift in units of the scatter. Passing neighbours make adjacent slices alike, and chance then resembles a trend."""
 SWAPPED_MB = 1.0
-"""What a machine moves between memory and disk now and then without anybody waiting for it."""
+"""Swapping without a noticeable delay."""
 THROTTLED_SHARE = 0.01
-"""Of the time, and of the periods of a quota. Less does not move a median."""
+"""Share of the time, and of the periods of a quota, below which a median does not move."""
 AGAIN = "then measure again with --resume"
 
 
 @dataclass(frozen=True)
 class SliceFacts:
-    """What a slice says about the machine."""
+    """Readings of a slice."""
 
     median_s: float
     """Median duration of its repetitions."""
     wall_s: float
     window: Window | None = None
-    """In which the machine was watched; None where it was not."""
+    """Time of the readings; None without any."""
     counted: Mapping[str, float] = field(default_factory=dict)
-    """What happened to the machine meanwhile; see `mlflow_ngraph.devices.sensors`."""
+    """Counter changes; see `mlflow_ngraph.devices.sensors`."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """What its sensors said afterwards."""
+    """Sensor values at the end."""
 
     @classmethod
     def of(cls, taken: Mapping[str, Any]) -> SliceFacts:
-        """The facts of a slice as a worker reports it."""
-        return cls.beside(statistics.median(taken["durations_ns"]) / 1e9, taken)
+        """Readings of a slice from a worker's report."""
+        return cls.around(statistics.median(taken["durations_ns"]) / 1e9, taken)
 
     @classmethod
-    def beside(cls, median_s: float, taken: Mapping[str, Any]) -> SliceFacts:
-        """What the machine did beside anything that took ``wall_s``, with what was seen of it, if anything was."""
+    def around(cls, median_s: float, taken: Mapping[str, Any]) -> SliceFacts:
+        """Readings during work of ``wall_s``, as far as there are any."""
         machine = taken.get("machine", {})
         seen = (machine.get("counted", {}), machine.get("values", {}))
         return cls(median_s, taken["wall_s"], Window.of(machine), *seen)
@@ -66,21 +65,20 @@ def problem(
     max_clock_change: float = math.inf,
     max_temperature_rise_c: float = math.inf,
 ) -> str | None:
-    """Why the numbers of a cell may not be trusted, with a remedy; None if nothing speaks against them.
+    """Explain why the figures of a cell are unreliable, with a remedy; None when they are not.
 
-    The first reason counts, and those that explain others come first: a machine that swaps also scatters.
+    The first reason is reported. Causes come first: a machine that swaps also scatters.
 
     Parameters
     ----------
     processors : int
         Of the whole machine.
     max_foreign_cpu_percent : float
-        Largest share of the machine that other processes may have used.
+        Largest share of the machine for other processes.
     max_spread : float
         Largest robust coefficient of variation of the slice medians (1.4826 MAD / median); needs three slices.
     max_drift : float
-        Largest relative change of the slice medians from the first to the last, along a trend that chance does not
-        explain.
+        Largest relative change of the slice medians from the first to the last, along a significant trend.
     max_clock_change : float
         Largest relative range of the clocks over the slices.
     max_temperature_rise_c : float
@@ -174,16 +172,16 @@ def _scatter(slices: Sequence[SliceFacts], most: float) -> str | None:
 
 
 def slice_spread(slices: Sequence[SliceFacts]) -> float | None:
-    """The robust coefficient of variation of the slice medians, or None for fewer than three slices."""
+    """Robust coefficient of variation of the slice medians; None for fewer than three."""
     medians = [part.median_s for part in slices]
     return _spread(medians) / statistics.median(medians) if len(medians) >= 3 else None
 
 
 def drift(slices: Sequence[SliceFacts]) -> float | None:
-    """The relative change of the slice medians from the first slice to the last; None where chance explains it.
+    """Relative change of the slice medians from first to last; None when chance explains it.
 
-    The slope is that of Theil and Sen, on the logarithms; whether there is one, says Kendall's rank correlation with the
-    order of the slices, and how far it leads beyond the scatter. All three are deaf to a few outliers.
+    The slope is that of Theil and Sen on the logarithms, its significance from Kendall's rank correlation with the
+    order, and its size must exceed the scatter. All three resist a few outliers.
     """
     logs = [math.log(part.median_s) for part in slices]
     if len(logs) < 3 or min(logs) == max(logs):
@@ -201,7 +199,7 @@ def drift(slices: Sequence[SliceFacts]) -> float | None:
 
 
 def clock_change(slices: Sequence[SliceFacts]) -> float | None:
-    """The range of the clocks over the slices, but for the outer tenths, relative to the median; None without clocks."""
+    """Range of the clocks over the slices without the outer tenths, relative to the median; None without clocks."""
     clocks = _of_engine(slices, "clock_mhz")
     if len(clocks) < 3:
         return None
@@ -210,7 +208,7 @@ def clock_change(slices: Sequence[SliceFacts]) -> float | None:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """The standard deviation, estimated from the median absolute deviation."""
+    """Standard deviation, estimated from the median absolute deviation."""
     centre = statistics.median(values)
     return SIGMA_PER_MAD * statistics.median(abs(value - centre) for value in values)
 
@@ -224,12 +222,12 @@ def _counted(slices: Sequence[SliceFacts], name: str) -> float:
 
 
 def _of_engine(slices: Sequence[SliceFacts], name: str) -> list[float]:
-    """What a sensor said after each slice: that of the GPU where there is one, for the processors then only feed it."""
+    """Sensor values after each slice: of the GPU if there is one, whose processors only feed it."""
     return list(of_engine((part.values for part in slices), name))
 
 
 def of_engine(values: Iterator[Mapping[str, float]] | Sequence[Mapping[str, float]], name: str) -> Iterator[float]:
-    """What a sensor of the hardware that computes said: of the GPU where it is read, else of the processors."""
+    """Sensor values of the computing hardware: of the GPU if it is read, else of the processors."""
     for said in values:
         value = said.get(f"gpu_{name}", said.get(name))
         if value is not None:

@@ -1,9 +1,9 @@
-"""What samples say: pure functions over durations in slices. docs/explanation/intervals.md derives the formulas.
+"""Estimates from the durations of slices, as pure functions. docs/explanation/intervals.md derives the formulas.
 
 A slice is an array of durations in nanoseconds; a cell has one slice a round. Repetitions within a slice are alike and
-slices drift, so the round is the unit of every interval: what counts is how much rounds differ, however many
-repetitions each has. Figures that are ratios (speed-up, RTR, ASE, BSR) are estimated on the logarithmic scale, where a
-ratio of estimates is a difference.
+slices drift, so the round is the unit of every interval: it reflects the differences between rounds, whatever their
+repetitions. Ratios (speed-up, RTR, ASE, BSR) are estimated on the logarithmic scale, where a ratio of estimates is a
+difference.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from mlflow_ngraph.estimates import Array, Estimate
 
 Slices = Sequence[Array]
 _CAUTION, _MOST_ALIKE, _FEWEST_FREEDOM = 7.0, 0.8, 3.0
-"""Of `persistent`: what is added to the autocorrelation, over the rounds, its largest value, and the degrees of freedom that are left."""
+"""Constants of `persistent`: the term added to the autocorrelation, over the rounds; its upper bound; and the least
+degrees of freedom."""
 
 TRIMMED, TRIMMED_FROM = 0.2, 8
-"""The share of the rounds that a trimmed mean leaves out at either end, and the fewest rounds of which it leaves any out."""
+"""Fraction of the rounds that a trimmed mean drops at either end, and the fewest rounds from which it drops any."""
 
 
 def slice_medians(slices: Slices) -> Array:
-    """The median duration of each slice; shape (rounds,)."""
+    """Median duration of each slice; shape (rounds,)."""
     return np.array([np.median(durations) for durations in slices])
 
 
 def mean_duration(slices: Slices) -> Estimate:
-    """The mean over all repetitions; its error is that of the slices' means, weighted by their repetitions.
+    """Mean over all repetitions, with the error of the slices' means weighted by repetitions.
 
     Raises
     ------
@@ -44,14 +45,14 @@ def mean_duration(slices: Slices) -> Estimate:
     rounds = len(slices)
     if rounds < 2:
         return _of_one_round(np.log(mean))
-    # The variance of a ratio of sums over rounds (time / repetitions), and from there to the logarithm.
+    # The variance of a ratio of sums over rounds (time / repetitions), then that of its logarithm.
     residuals = weights * (means - mean)
     variance = rounds / (rounds - 1) * float(residuals @ residuals) / weights.sum() ** 2
     return _estimate(np.log(mean), np.sqrt(variance) / mean, rounds - 1.0)
 
 
 def typical(figures: Array) -> Estimate:
-    """The trimmed geometric mean of one positive figure a round, such as the median duration of each slice.
+    """Trimmed geometric mean of one positive figure a round, such as the median duration of each slice.
 
     Raises
     ------
@@ -64,16 +65,16 @@ def typical(figures: Array) -> Estimate:
 
 
 def paired_ratio(numerator: Array, denominator: Array) -> Estimate:
-    """The trimmed geometric mean over rounds of the ratio of two figures of the same round.
+    """Trimmed geometric mean over rounds of the ratio of two figures of the same round.
 
-    Left out are the fifth of the rounds with the smallest ratios and the fifth with the largest ones; the error is that
-    of Yuen (1974), from the winsorized variance. Of fewer than eight rounds none is left out.
+    The fifths of the rounds with the smallest and the largest ratios are dropped; the error is that of Yuen (1974),
+    from the winsorized variance. Fewer than eight rounds are all kept.
 
     Parameters
     ----------
     numerator, denominator : Array
-        One figure a round, in the same order of rounds; shape (rounds,). What slows a whole round down, slows both and
-        leaves the ratio; what slows one of them down once is left out.
+        One figure a round, in the same order; shape (rounds,). A disturbance of a whole round cancels; one of a single
+        cell is dropped.
 
     Raises
     ------
@@ -88,7 +89,7 @@ def paired_ratio(numerator: Array, denominator: Array) -> Estimate:
 
 
 def trimmed_mean(logs: Array) -> Estimate:
-    """The mean of what is left without the smallest and the largest fifth of the rounds, for many lanes or pairs at once.
+    """Mean without the smallest and the largest fifth of the rounds, for many lanes or pairs at once.
 
     Parameters
     ----------
@@ -107,21 +108,22 @@ def trimmed_mean(logs: Array) -> Estimate:
 
 
 def persistent(estimate: Estimate, logs: Array) -> Estimate:
-    """An absolute figure of a cell beside which the machine was not quiet: what disturbs outlives a round.
+    """Widen the interval of an absolute figure on a noisy machine, where disturbances outlast a round.
 
-    Rounds that follow each other are then alike: their mean scatters more than that of independent ones, and they scatter less
-    around it. For an autocorrelation of ``a`` from round to round, ``a ** 2`` from a round to the next but one, and so on, both are
-    known (Bayley and Hammersley 1946), of three rounds as of many. ``a`` is estimated without the outer fifths, which one burst
-    may fill; its bias of ``- (1 + 4 a) / rounds`` is put right (Marriott and Pope 1954), and ``7 / rounds`` is added, because too
-    large an ``a`` does less harm. It is between 0 and 0.8, and three degrees of freedom are left: few rounds cannot tell more.
-    Fewer than eight tell nothing of it: it is taken to be 0.8. `benchmarks/interval_coverage.py` counts.
+    Successive rounds are then alike: their mean scatters more than that of independent ones, and they scatter less
+    around it. For an autocorrelation of ``a`` between neighbours, ``a ** 2`` at distance two, and so on, both are known
+    (Bayley and Hammersley 1946) for any number of rounds. ``a`` is estimated without the outer fifths, which one burst
+    may fill; its bias of ``- (1 + 4 a) / rounds`` is corrected (Marriott and Pope 1954), and ``7 / rounds`` is added,
+    because too large an ``a`` does less harm. It lies between 0 and 0.8, and three degrees of freedom remain at least:
+    few rounds cannot tell more. Fewer than eight tell nothing: 0.8 is assumed. `benchmarks/interval_coverage.py`
+    measures the coverage.
 
     Parameters
     ----------
     estimate : Estimate
         As from independent rounds.
     logs : Array
-        What the figure was estimated from, one logarithm a round in the order of time; shape (rounds,).
+        Logarithms that the figure was estimated from, one a round in the order of time; shape (rounds,).
     """
     rounds = logs.size
     if rounds < 2:
@@ -137,26 +139,26 @@ def persistent(estimate: Estimate, logs: Array) -> Estimate:
 
 
 def _inflation(alike: float, rounds: int) -> float:
-    """How many times as large as the usual one the standard error of a mean of rounds is that follow each other alike."""
+    """Factor on the standard error of a mean of autocorrelated rounds."""
     apart = 1 - alike
     of_mean = ((1 + alike) / apart - 2 * alike * (1 - alike**rounds) / (rounds * apart**2)) / rounds
     return float(np.sqrt((rounds - 1) * of_mean / (1 - of_mean)))
 
 
 def trimmed(rounds: int) -> int:
-    """How many rounds a trimmed mean leaves out at either end."""
+    """Number of rounds that a trimmed mean drops at either end."""
     return int(TRIMMED * rounds) if rounds >= TRIMMED_FROM else 0
 
 
 def _winsorized(logs: Array) -> Array:
-    """The logarithms with what a trimmed mean leaves out set to the nearest of what it keeps."""
+    """Logarithms with the dropped ones set to the nearest kept one."""
     cut = trimmed(logs.shape[-1])
     ordered = np.sort(logs, axis=-1)
     return np.clip(logs, ordered[..., [cut]], ordered[..., [-1 - cut]])
 
 
 def _of_one_round(log: float) -> Estimate:
-    """One round says nothing about the next."""
+    """One round tells nothing about the next."""
     return _estimate(log, np.nan, np.nan)
 
 

@@ -1,8 +1,8 @@
-"""Where scatter comes from: between processes, between the slices of a process, or between the repetitions of a slice.
+"""Variance components: scatter between processes, slices and repetitions.
 
-Kalibera and Jones, Rigorous benchmarking in reasonable time (ISMM 2013), for numbers that differ: a slow slice has fewer
-repetitions than a quick one. The components are those of the analysis of variance of nested random effects (Searle, Casella
-and McCulloch, Variance Components, 1992, chapter 3).
+Kalibera and Jones, Rigorous benchmarking in reasonable time (ISMM 2013), for unequal numbers: a slow slice has fewer
+repetitions than a quick one. The components are those of the analysis of variance of nested random effects (Searle,
+Casella and McCulloch, Variance Components, 1992, chapter 3).
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ Level = Literal["repetition", "slice", "process"]
 
 @dataclass(frozen=True)
 class Component:
-    """What one level adds to the scatter of durations."""
+    """Scatter that one level adds to durations."""
 
     deviation: float
-    """Standard deviation between its units, as a share of a duration; 0 where they differ by no more than what is in them."""
+    """Standard deviation between its units, relative to a duration; 0 when the levels below explain it."""
     of_error: float
-    """Its share of the variance of the cell's mean, as it was measured."""
+    """Its fraction of the variance of the cell's mean."""
     units: int
-    """Processes, slices or repetitions."""
+    """Number of processes, slices or repetitions."""
 
 
 def components(
     durations: Array, slices: NDArray[np.int64], processes: NDArray[np.int64]
 ) -> dict[Level, Component | None]:
-    """Estimate what each level adds; None for one that cannot be told from the one above it.
+    """Estimate the scatter of each level; None when it cannot be told from the one above.
 
-    Slices that each had a process of their own scatter as processes do: both together are ``process``, and ``slice`` is
-    None. With one process there is no ``process``, with one slice only ``repetition``.
+    Slices with a process each scatter as processes do: both together are ``process``, and ``slice`` is None. One
+    process gives no ``process``, one slice only ``repetition``.
 
     Parameters
     ----------
     durations : Array
-        Of repetitions, in any unit; shape (repetitions,). What is estimated is relative, on the logarithmic scale.
+        Of repetitions, in any unit; shape (repetitions,). Estimates are relative, on the logarithmic scale.
     slices, processes : NDArray[np.int64]
-        Which slice and which process each repetition belongs to; no slice belongs to two processes. Shape (repetitions,).
+        Slice and process of each repetition; a slice belongs to one process. Shape (repetitions,).
 
     Raises
     ------
     ValueError
-        There are no repetitions, or a duration that is not positive.
+        There are no repetitions, or a duration is not positive.
     """
     if not durations.size or not np.all(durations > 0):
         raise ValueError("components of a variance need repetitions, and positive durations")
@@ -57,13 +57,13 @@ def components(
     _, process_of = np.unique(processes, return_inverse=True)
     in_slice = np.bincount(slice_of).astype(float)
     in_process = np.bincount(process_of).astype(float)
-    # The process of each slice: any of its repetitions knows it.
+    # The process of each slice, from any of its repetitions.
     owner = np.empty(in_slice.size, np.int64)
     owner[slice_of] = process_of
     total = float(logs.size)
     slice_means = np.bincount(slice_of, logs) / in_slice
     process_means = np.bincount(process_of, logs) / in_process
-    # Squares within slices, between the slices of a process, and between processes, each over its degrees of freedom.
+    # Mean squares within slices, between the slices of a process, and between processes.
     within = _mean_square(logs - slice_means[slice_of], np.ones_like(logs), total - in_slice.size)
     between_slices = _mean_square(slice_means - process_means[owner], in_slice, in_slice.size - in_process.size)
     between_processes = _mean_square(process_means - logs.mean(), in_process, in_process.size - 1)
@@ -78,7 +78,7 @@ def components(
         per_slice = (squares.sum() - (in_slice**2).sum() / total) / (in_process.size - 1)
         per_process = (total - (in_process**2).sum() / total) / (in_process.size - 1)
         process_part = max(0.0, (between_processes - own - per_slice * (slice_part or 0.0)) / per_process)
-    # The weight of a unit in the mean is the share of the repetitions that it has.
+    # A unit's weight in the mean is its share of the repetitions.
     in_mean: dict[Level, tuple[float | None, float, int]] = {
         "repetition": (within, own / total, logs.size),
         "slice": (slice_part, (slice_part or 0.0) * (in_slice**2).sum() / total**2, in_slice.size),
@@ -92,21 +92,21 @@ def components(
 
 
 def slice_length(repetition: float, between: float, overhead_s: float, repetition_s: float) -> float:
-    """The repetitions of a slice with which a given time tells most about the mean (Kalibera and Jones, section 6).
+    """Optimal number of repetitions in a slice, for the mean in a given time (Kalibera and Jones, section 6).
 
     Parameters
     ----------
     repetition, between : float
         Standard deviations of repetitions within a slice, and of slices.
     overhead_s : float
-        Seconds that a slice takes beside its repetitions.
+        Seconds of a slice outside its repetitions.
     repetition_s : float
         Seconds of a repetition.
 
     Returns
     -------
     float
-        At least 1; infinite where slices do not differ by themselves.
+        At least 1; infinite when slices do not differ by themselves.
     """
     if not between:
         return float("inf")

@@ -1,1 +1,1 @@
-"""Child processes: one way to start them, to ask them, to hear of their end, and to end them."""
+"""Child processes: starting, asking, and ending them."""

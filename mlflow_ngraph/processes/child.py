@@ -1,8 +1,8 @@
-"""A child process as the parent sees it: commands in, answers out, and every way it can end.
+"""Child: starts a process, sends it commands, and turns every way of ending into an error.
 
-Parent and child speak JSON, an object a line. The parent sends ``{"command": ..., <fields>}``. The child answers each command that
-wants it, in their order, with ``{"result": ...}`` or ``{"error": ...}``, the first of them when it has started; before that any number
-of ``{"stage": ...}``. ``{"note": {...}}`` may come at any time. `processes.parent` is the other end.
+Messages are JSON, an object a line. The parent sends ``{"command": ..., <fields>}``. The child answers in order with
+``{"result": ...}`` or ``{"error": ...}``; its first answer says that it has started. Any number of ``{"stage": ...}``
+may precede an answer, and ``{"note": {...}}`` may come at any time. `processes.parent` is the other end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_LINE = 200
 
 
 class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a finding and no fault of this program
-    """A command has no result; carries the verdict for the cells that wanted it."""
+    """A command has no result; carries the verdict for its cells."""
 
     def __init__(self, verdict: Verdict, reason: str, tail: str = "") -> None:
         super().__init__(reason)
@@ -45,12 +45,12 @@ class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a findi
 
     @property
     def last_line(self) -> str:
-        """The end of the last line of the log; empty without one."""
+        """The end of the log's last line; empty without one."""
         return self.tail.rstrip().rpartition("\n")[2].strip()[-_LONGEST_LINE:]
 
 
 class OutOfTime(ChildFailure):
-    """The time of the study was up. Nothing is known to be wrong with the cells, which nobody measures any more."""
+    """The study ran out of time. Nothing is known to be wrong with the cells."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(Verdict.TIMEOUT, reason)
@@ -58,42 +58,41 @@ class OutOfTime(ChildFailure):
 
 @dataclass
 class _Begun:
-    """A command whose answer has not been read."""
+    """A command without an answer so far."""
 
     command: str
     timeout: float
     at: float
-    """When it was sent, by `time.perf_counter`."""
+    """Time of sending, by `time.perf_counter`."""
     on_stage: Callable[[str], None] = lambda stage: None
     accounted: Callable[[Any], float] = lambda result: 0.0
     stage_limits: Mapping[str, float] = field(default_factory=dict)
     deadline: float | None = None
-    """By `time.monotonic`; None until somebody waits for it and no other command stands before it."""
+    """By `time.monotonic`; None until a caller waits for it and it is the oldest command."""
     late: bool = False
-    """Whether it is the time of the study that ends it, and not its own."""
+    """The deadline is that of the study and not of the command."""
 
 
 class Child:
-    """A process in a process group of its own. It starts in the background: the first request waits for it.
+    """A process in its own process group. It starts in the background: the first request waits for it.
 
-    It has a folder of its own for temporary files, which goes with it: runtimes unpack whole engines there, and a process
-    that is ended removes nothing.
+    Its temporary files have their own folder, deleted with it: runtimes unpack whole engines there, and a killed
+    process deletes nothing.
 
     Parameters
     ----------
     module : str
-        Its `main` is what the process does, with a `Parent`.
+        Module whose `main` the process runs, with a `Parent`.
     log : Path | None
-        File of standard error, in a folder of the study's directory. Outside a study it goes with the temporary files.
+        File of standard error, in a folder of the study's directory. None puts it among the temporary files.
     warden : Warden | None
-        Ends the process if we are killed; without one the kernel alone does.
+        Ends the process if the parent is killed; without one only the kernel does.
     forked : bool
-        Let it come from a process that has imported PyTorch, where there is one: sooner, and with memory that is not all
-        its own. For what is not timed.
+        Fork it from a process that has imported PyTorch, if there is one: faster, but memory is shared. For untimed work.
     left : Callable[[], float]
-        The seconds that are left for everything: what takes longer is ended, whatever its own time limit.
+        Remaining seconds of the study, which end any command.
     on_note : Callable[[Message], None]
-        Called with each note, while somebody waits or polls.
+        Called with each note while a caller waits or polls.
     """
 
     def __init__(
@@ -112,23 +111,23 @@ class Child:
         self.started_at = time.time()
         """Unix seconds."""
         self.overhead_s = 0.0
-        """Seconds from commands to their answers in which the child did anything but the stages that it accounts for."""
+        """Seconds between commands and answers outside the accounted stages."""
         self.cpu_s: float | None = None
-        """CPU seconds of the process and of those that it started and waited for, once it has ended."""
+        """CPU seconds of the process and its awaited children, once it has ended."""
         self._code: int | None = None
-        """How it has ended."""
+        """Exit code."""
         self._warden = warden
         self._buffer = b""
         self._result: Any = None
         self._failure: NGraphError | None = None
-        """What `finish` has to raise."""
+        """The error that `finish` raises."""
         self._answered = time.perf_counter()
-        """When the last answer was read."""
+        """Time of the last answer."""
         stdin, commands = os.pipe()
         answers, stdout = os.pipe()
         self._stdin: IO[bytes] = os.fdopen(commands, "wb")
         self._stdout: IO[bytes] = os.fdopen(answers, "rb", buffering=0)
-        # Not in the study's directory: addresses of sockets in it have to be short.
+        # Not in the study's directory: socket addresses in it must be short.
         self._temporary = tempfile.TemporaryDirectory(prefix="ngraph-", ignore_cleanup_errors=True)
         temporary = Path(self._temporary.name)
         self._study = None if log is None else log.parent.parent
@@ -147,12 +146,12 @@ class Child:
 
     @property
     def settled(self) -> bool:
-        """Whether `finish` returns, or raises, without waiting."""
+        """`finish` would not wait."""
         return self._failure is not None or not self._begun
 
     @property
     def closed(self) -> bool:
-        """Whether it is known to have ended."""
+        """The process is known to have ended."""
         return self._stdout.closed
 
     def begin(
@@ -165,17 +164,16 @@ class Child:
         stage_limits: Mapping[str, float] | None = None,
         **fields: Any,
     ) -> None:
-        """Send a command and do not wait; the next `request` or `finish` does, and says how it went.
+        """Send a command without waiting; the next `request` or `finish` waits.
 
         Parameters
         ----------
         timeout : float
             Seconds of waiting; beyond it the child is killed.
         on_stage : Callable[[str], None]
-            Called with each stage that the child announces, while somebody waits.
+            Called with each announced stage while a caller waits.
         accounted : Callable[[Any], float]
-            The seconds of the result that have a name of their own (compile, load, warm-up, ...); the rest of the time
-            until the answer is the lane's overhead.
+            Seconds of the result that belong to named stages (compile, load, warm-up, ...); the rest is overhead.
         stage_limits : Mapping[str, float] | None
             Seconds from the announcement of a stage to the answer, in place of ``timeout``.
         """
@@ -183,12 +181,12 @@ class Child:
         self._begun.append(_Begun(command, timeout, time.perf_counter(), on_stage, accounted, stage_limits or {}))
 
     def finish(self) -> Any:
-        """Wait for everything that has begun; returns the result of the last command that was answered.
+        """Wait for all commands; return the result of the last one.
 
         Raises
         ------
         ChildFailure
-            A command failed, its time ran out, or the child ended; it is closed in the last two cases, and says so again.
+            A command failed, timed out, or the child ended. In the last two cases the child is closed and later calls raise again.
         DiskFullError
             The child found a disk full.
         """
@@ -207,38 +205,38 @@ class Child:
         accounted: Callable[[Any], float] = lambda result: 0.0,
         **fields: Any,
     ) -> Any:
-        """Send a command and sleep until its result is there. Parameters and errors are those of `begin` and `finish`."""
+        """Send a command and wait for its result. See `begin` and `finish`."""
         self.finish()
         self.begin(command, timeout, on_stage=on_stage, accounted=accounted, **fields)
         return self.finish()
 
     def send(self, command: str, **fields: Any) -> None:
-        """Send a command that has no answer. A child that has ended says so where an answer is waited for."""
+        """Send a command that has no answer. If the child has ended, the next wait reports it."""
         if not self.closed:
             with contextlib.suppress(BrokenPipeError):
                 self._stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
                 self._stdin.flush()
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Take in what the child has said, or what it says first within so many seconds."""
+        """Read pending messages, or the first ones within some seconds."""
         if not self.closed:
             if _readable([self], seconds):
                 self._read()
-            self.take_in()
+            self.handle_messages()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send the process a signal, unless it is known to have ended."""
+        """Send the process a signal, unless it has ended."""
         if not self.closed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def close(self) -> None:
-        """End the child now, with everything it started. Closing again does nothing."""
+        """Kill the child and its own children now. Closing again does nothing."""
         if self.closed:
             return  # its process group may belong to somebody else by now
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
-        with interruption.whole():
+        with interruption.deferred():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._reap()
@@ -249,7 +247,7 @@ class Child:
             self._warden.remove(self.pid)
 
     def resident_bytes(self) -> int:
-        """Memory of the process and those that it started; 0 once it has ended."""
+        """Memory of the process and its children; 0 once it has ended."""
         total = 0
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
@@ -259,11 +257,11 @@ class Child:
         return total
 
     def fileno(self) -> int:
-        """Of the pipe that answers come through, for `wait`."""
+        """Descriptor of the answers' pipe, for `wait`."""
         return self._stdout.fileno()
 
     def patience_s(self) -> float:
-        """How long somebody may go on waiting for the answer to the oldest command."""
+        """Remaining seconds for the oldest command."""
         begun = self._begun[0]
         if begun.deadline is None:
             left = self._left()
@@ -272,7 +270,7 @@ class Child:
         return max(0.0, begun.deadline - time.monotonic())
 
     def listen(self, *, readable: bool) -> None:
-        """Read what the child has said by now, if it is readable, and note if it has ended or takes too long."""
+        """Read messages if there are any; close a child that is too slow."""
         if readable:
             self._read()
         elif not self.patience_s():
@@ -290,8 +288,8 @@ class Child:
         if not chunk:
             self._failure = self._ended(self._begun[0].command if self._begun else "waiting")
 
-    def take_in(self) -> None:
-        """Understand what was read, up to a failure."""
+    def handle_messages(self) -> None:
+        """Parse what was read, up to a failure."""
         while b"\n" in self._buffer and self._failure is None:
             line, _, rest = self._buffer.partition(b"\n")
             message = _message(line)
@@ -325,48 +323,45 @@ class Child:
                 self.overhead_s -= begun.accounted(self._result)
 
     def _told(self, command: str, error: Mapping[str, Any]) -> NGraphError:
-        """What the child says went wrong."""
         if error.get("disk_full"):
             return self._lacking(command)
         tail = "" if error["verdict"] == Verdict.UNSUPPORTED.value else self.tail()
         return ChildFailure(Verdict(error["verdict"]), error["reason"], tail)
 
     def _ended(self, command: str) -> NGraphError:
-        """Why the child is gone."""
         code = self._reap()
         tail = self.tail()
         full = any(disk_space.is_full(directory) for directory in (self._log.parent, Path(self._temporary.name)))
         self.close()
         if full:
-            # What maps files, or writes them without looking, dies of that without a word.
+            # Programs that map files, or write them unchecked, die of a full disk without a message.
             return self._lacking(command)
-        if code == -signal.SIGKILL and memory_kills.one_more():
+        if code == -signal.SIGKILL and memory_kills.new_kill():
             return ChildFailure(Verdict.OOM, f"the kernel killed the process for lack of memory during {command}", tail)
         if code < 0:
             return ChildFailure(Verdict.CRASHED, f"killed by {signal.Signals(-code).name} during {command}", tail)
         return ChildFailure(Verdict.CRASHED, f"exited with code {code} during {command}", tail)
 
     def _lacking(self, command: str) -> NGraphError:
-        """A disk is full."""
         if self._study is None:
             return ChildFailure(Verdict.FAILED, f"no space left on a disk during {command}")
         return disk_space.lacking(f"a child process did: {command}", self._study)
 
     def _reap(self) -> int:
-        """Wait for the end of the process; returns its exit code as `subprocess` has it."""
-        # A process is waited for once: what it left is not to be had again.
-        with interruption.whole():
+        """Wait for the end of the process; return the exit code as `subprocess` does."""
+        # A process can be waited for once only: its usage is not available again.
+        with interruption.deferred():
             if self._code is None:
                 self._code, self.cpu_s = self._process.wait()
         return self._code
 
     def tail(self) -> str:
-        """The last lines that the child wrote to standard error."""
+        """The last lines of standard error."""
         return logs.tail(self._log)
 
 
 def _message(line: bytes) -> Message | None:
-    """What a child says; None for what is none of our messages."""
+    """Parse a message; None when it is not one."""
     with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)
         if isinstance(message, dict) and {"stage", "note", "error", "result"} & set(message):
@@ -375,13 +370,13 @@ def _message(line: bytes) -> Message | None:
 
 
 def wait(children: Sequence[Child]) -> list[Child]:
-    """Sleep until at least one of the children is settled; returns those that are.
+    """Sleep until at least one child is settled; return those that are.
 
-    A blocking wait: a parent that polls would disturb what its children measure.
+    The wait blocks: a polling parent would disturb the measurement.
     """
     while True:
         for child in children:
-            child.take_in()
+            child.handle_messages()
         settled = [child for child in children if child.settled]
         if settled or not children:
             return settled
@@ -391,7 +386,7 @@ def wait(children: Sequence[Child]) -> list[Child]:
 
 
 def _readable(children: Sequence[Child], seconds: float) -> set[Any]:
-    """Those of the children that have said something, or have ended, as soon as one has or the time is up."""
+    """Wait for output or the end of children, up to some seconds; return those."""
     with selectors.DefaultSelector() as selector:
         for child in children:
             selector.register(child, selectors.EVENT_READ)

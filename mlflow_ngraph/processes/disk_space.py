@@ -1,4 +1,4 @@
-"""Room on the disks that a study writes to. Without any, nothing that comes after can succeed either."""
+"""Free space of disks: required before a study, and errors of full disks."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOTHING_BYTES = 64 << 10
 GB = 1e9
 _TEXTS = ("no space left on device", "disk quota exceeded")
-"""What runtimes that hide the error's number say of it."""
+"""Messages of runtimes that hide the error's number."""
 
 
 def free_bytes(directory: Path) -> int:
-    """What is free on the disk of a directory, which need not exist yet."""
+    """Free space on the disk of a directory, which need not exist yet."""
     return shutil.disk_usage(existing(directory)).free
 
 
 def existing(directory: Path) -> Path:
-    """The directory, or the nearest one above it that is there."""
+    """The directory, or its nearest existing parent."""
     return next(path for path in (directory, *directory.parents) if path.exists())
 
 
 def is_lacking(error: BaseException) -> bool:
-    """Whether an error means that a disk is full."""
+    """Return True when an error means that a disk is full."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(text in str(error).lower() for text in _TEXTS)
 
 
 def is_full(directory: Path) -> bool:
-    """Whether nothing can be written to the disk of a directory any more."""
+    """Return True when the disk of a directory is full."""
     return free_bytes(directory) < _NOTHING_BYTES
 
 
 def require(needed: int, directory: Path) -> None:
-    """See that a disk has room for so many bytes.
+    """Require free space on a disk.
 
     Raises
     ------
     DiskFullError
-        It has not.
+        The disk has less.
     """
     free = free_bytes(directory)
     if free < needed:
@@ -54,14 +54,14 @@ def require(needed: int, directory: Path) -> None:
 
 
 def lacking(what: str, directory: Path) -> DiskFullError:
-    """The error that ends a study.
+    """Create the error that ends a study on a full disk.
 
     Parameters
     ----------
     what : str
-        Was being done.
+        The operation that failed.
     directory : Path
-        Of the study.
+        Directory of the study.
     """
     return DiskFullError(
         f"no space left on a disk while {what}; nothing measured is lost: free some room, then go on with --resume "

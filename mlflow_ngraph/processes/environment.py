@@ -16,51 +16,50 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "TVM_NUM_THREADS",
 )
-"""Each says how many threads one of the runtimes has."""
+"""The number of threads, by runtime."""
 STRAY_PREFIXES = (
     *("MALLOC_", "TCMALLOC_", "MIMALLOC_", "GLIBC_TUNABLES", "LD_"),
     *("OMP_", "KMP_", "GOMP_", "LIBOMP_", "TBB_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "NPY_"),
     *("ATEN_", "TORCH", "PYTORCH_", "THP_MEM_ALLOC_", "LRU_CACHE_CAPACITY", "ONEDNN_", "DNNL_"),
     *("ORT_", "OV_", "OPENVINO_", "TVM_", "CUDA_LAUNCH_BLOCKING"),
-    # It changes what tf32 means, behind the back of the precision that was asked for.
+    # It changes the meaning of tf32, whatever precision was requested.
     "NVIDIA_TF32_OVERRIDE",
-    # The lane that runs most Python, eager execution, would be slowed most.
+    # It slows eager execution most, the lane with the most Python.
     *("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONTRACEMALLOC", "PYTHONPERFSUPPORT", "PYTHON_PERF_", "PYTHONVERBOSE"),
 )
-"""How variables begin that make one runtime faster or slower and leave others as they are."""
-TOLD = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")
-"""Of these what programs may need to start at all: kept, and named beside what is measured."""
-_KEPT = (*TOLD, "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
-"""The last ones say where files are, and what to compile for."""
+"""Prefixes of variables that make some runtimes faster or slower than others."""
+RECORDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")
+"""Variables that programs may need to start: kept, and recorded with the results."""
+_KEPT = (*RECORDED, "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
+"""The last ones name locations and compilation targets."""
 
 _LOGIN = re.compile(
     r"^(MLFLOW_TRACKING|AWS|AZURE|GOOGLE|DATABRICKS)_|^SSH_AUTH_SOCK$|(^|_)TOKEN(_|$)|PASSW(OR)?D|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY"
 )
-"""Names of variables that let a process in somewhere."""
+"""Patterns of variables with credentials."""
 
 
-def told() -> dict[str, str]:
-    """The variables that may make one runtime faster or slower, and are kept all the same."""
-    return {name: os.environ[name] for name in TOLD if os.environ.get(name)}
+def recorded_variables() -> dict[str, str]:
+    """Kept variables that may make one runtime faster or slower."""
+    return {name: os.environ[name] for name in RECORDED if os.environ.get(name)}
 
 
 def of_threads(
     threads: int | None, scratch: Path | None = None, *, patient: bool = False, logins: bool = False
 ) -> dict[str, str]:
-    """The environment of a child: that of the parent without its thread and runtime settings, plus ours.
+    """Environment of a child: the parent's without thread and runtime settings, plus ours.
 
     Parameters
     ----------
     threads : int | None
-        Threads of every runtime; None leaves each its own default.
+        Threads of every runtime; None for each runtime's default.
     scratch : Path | None
-        Compiler caches live here, so that no compilation is faster for an earlier one elsewhere, and temporary files, which
-        a process that is ended does not remove. A `Child` has its own folder for both when this is left out.
+        Folder of temporary files and compiler caches, so that no compilation profits from an earlier one; a killed process leaves
+        its files there. None uses the folder of the `Child`.
     patient : bool
-        Threads of OpenMP that wait for others go to sleep instead of looking again and again: slower by a little where
-        they have the machine to themselves, faster by much where others need the processors. For what is not timed.
+        Waiting OpenMP threads sleep instead of spinning: slightly slower alone, much faster beside other processes. For untimed work.
     logins : bool
-        Keep passwords, tokens and the address of the tracking server. For what fetches models; an engine has no use for them.
+        Keep credentials and the address of the tracking server, to fetch models.
     """
     env = {key: value for key, value in os.environ.items() if key in _KEPT or not key.startswith(STRAY_PREFIXES)}
     if not logins:
@@ -71,7 +70,7 @@ def of_threads(
         env["OMP_WAIT_POLICY"] = "passive"
     if scratch is not None:
         env.update(of_scratch(scratch))
-    # One compile process: a pool of them would outlive its use and idle beside what is measured.
+    # One compile process: idle ones of a pool would outlive their use beside the measurement.
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     env["PYTHONUNBUFFERED"] = "1"
     env["PYTHONHASHSEED"] = "0"
@@ -83,5 +82,5 @@ def _is_login(name: str, value: str) -> bool:
 
 
 def of_scratch(scratch: Path) -> dict[str, str]:
-    """The variables that say where temporary files and the caches of compilers are."""
+    """Variables of temporary files and compiler caches."""
     return {"TMPDIR": str(scratch), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor")}

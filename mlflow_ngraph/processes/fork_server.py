@@ -1,4 +1,4 @@
-"""A process that has imported PyTorch already, for children that are not timed: they are forked from it and begin at once."""
+"""ForkServer: forks untimed children from a process that has imported PyTorch, so that they start at once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mlflow_ngraph.processes import environment
 from mlflow_ngraph.processes.python_command import command
 
 _READ_BY_IMPORTS = ("PYTHON", "CUDA", "NVIDIA", *environment.STRAY_PREFIXES)
-"""How variables begin that change what an import does."""
+"""Prefixes of variables that change an import."""
 _SETTLED_LATER = (*environment.THREAD_VARIABLES, "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
-"""Of these those that a forked process may have otherwise than the server: it sets its threads and its path itself, and the
-rest is read late."""
+"""Variables that may differ in a forked process: it sets its threads and path itself, and reads the
+rest late."""
 
 PRELOADED = (
     *("torch", "torch._dynamo", "onnxscript"),
     *("mlflow_ngraph.workloads.export", "mlflow_ngraph.execute.worker"),
 )
-"""What most workers import."""
+"""Modules that most workers import."""
 _ENDED = "the process that children are forked from has ended"
 
 
@@ -33,7 +33,7 @@ class ForkServer:
     """Forks workers."""
 
     def __init__(self) -> None:
-        # An import of PyTorch may make the folder of its compiler's cache.
+        # An import of PyTorch may create the folder of its compiler cache.
         self._scratch = tempfile.TemporaryDirectory(prefix="ngraph-")
         self._env = environment.of_threads(None, Path(self._scratch.name), patient=True)
         self._lock = threading.Lock()
@@ -51,26 +51,26 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, and can be asked."""
+        """The server runs and answers."""
         return self._control.fileno() >= 0 and self._process.poll() is None
 
     def serves(self, env: Mapping[str, str]) -> bool:
-        """Whether a worker with this environment may be forked: no variable differs that importing has read."""
+        """Return True when a worker with this environment may be forked: no variable read by imports differs."""
         return not any(
             name.startswith(_READ_BY_IMPORTS) and name not in _SETTLED_LATER for name in self._differences(env)
         )
 
     def fork(self, module: str, env: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> Forked:
-        """Fork a worker in a process group of its own.
+        """Fork a worker in its own process group.
 
         Parameters
         ----------
         module : str
-            Its `main` is what the worker does.
+            Module whose `main` the worker runs.
         env : Mapping[str, str]
-            One that `serves` is true for.
+            An environment that `serves` accepts.
         stdin, stdout, stderr : int
-            File descriptors, which stay the caller's to close.
+            File descriptors, which the caller closes.
 
         Raises
         ------
@@ -81,7 +81,6 @@ class ForkServer:
         return Forked(self, int(self._ask(request, stdin, stdout, stderr)["pid"]))
 
     def wait(self, pid: int) -> tuple[int, float | None]:
-        """Wait for the end of a worker, as `Forked.wait` does."""
         try:
             answer = self._ask({"wait": pid})
         except ConnectionError:  # it has taken its workers with it
@@ -89,13 +88,13 @@ class ForkServer:
         return int(answer["code"]), float(answer["cpu_s"])
 
     def close(self) -> None:
-        """End it, and its workers."""
+        """End the server and its workers."""
         self._control.close()
         self._process.wait()
         self._scratch.cleanup()
 
     def _differences(self, env: Mapping[str, str]) -> dict[str, str | None]:
-        """What a worker has otherwise than the server; None where it has nothing."""
+        """Variables of a worker that differ from the server's; None for absent ones."""
         return {name: env.get(name) for name, _ in self._env.items() ^ env.items()}
 
     def _ask(self, request: Mapping[str, Any], *pipes: int) -> dict[str, Any]:
@@ -106,7 +105,7 @@ class ForkServer:
                 socket.send_fds(self._control, [json.dumps(request).encode()], list(pipes))
                 answer = self._control.recv(4096)
             except KeyboardInterrupt:
-                # The next one who asks would be given this answer. It takes its workers with it, also the one just asked for.
+                # The next request would read this answer. The server takes its workers with it, including the new one.
                 self._control.close()
                 raise
         if not answer:
@@ -116,19 +115,19 @@ class ForkServer:
 
 
 class Forked:
-    """A worker that was forked."""
+    """A forked worker."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self.pid = pid
         self._server = server
 
     def wait(self) -> tuple[int, float | None]:
-        """Wait for its end. Returns its exit code as `subprocess` has it, and its CPU seconds if they are known."""
+        """Wait for its end; return the exit code as `subprocess` does, and the CPU seconds if known."""
         return self._server.wait(self.pid)
 
 
 class _Shared:
-    """The server of this process, and how many use it."""
+    """The server of this process with the number of its users."""
 
     server: ForkServer | None = None
     users = 0
@@ -136,7 +135,7 @@ class _Shared:
 
 @contextmanager
 def shared() -> Iterator[None]:
-    """Have a server in this process from when it is first needed; the outermost of several blocks ends it."""
+    """Provide a server within the block, started when first needed; the outermost block ends it."""
     _Shared.users += 1
     try:
         yield
@@ -148,7 +147,7 @@ def shared() -> Iterator[None]:
 
 
 def serving(env: Mapping[str, str]) -> ForkServer | None:
-    """The server that forks workers with this environment; None outside `shared`, or where it would have to be another."""
+    """The server for this environment; None outside `shared`, or when its environment differs."""
     if not _Shared.users:
         return None
     if _Shared.server is not None and not _Shared.server.alive:

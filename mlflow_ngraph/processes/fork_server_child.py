@@ -1,6 +1,7 @@
-"""The process that others are forked from: it has imported what they need, and does nothing else.
+"""The process that workers are forked from: it imports their modules and does nothing else.
 
-Reads requests from a socket: to fork a worker, or to wait for the end of one. Ends when its parent does, and its workers with it.
+A socket carries its requests: fork a worker, or wait for the end of one. It ends with its parent, and its workers with
+it.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ PIPES = 3
 
 
 def main() -> None:
-    """Import what workers need, and fork workers on request until the parent is gone.
+    """Import the modules, and fork workers on request until the parent is gone.
 
-    The command line names its socket and the modules.
+    The command line names the socket and the modules.
     """
-    # While it imports it does not hear that the socket is closed.
+    # During imports it does not notice that the socket is closed.
     parent_death.send_to_self(signal.SIGKILL)
     with socket.socket(fileno=int(sys.argv[1])) as control:
         for name in sys.argv[2:]:
-            # A worker that needs it fails the same way, and says so.
+            # A worker that needs it fails the same way, and reports it.
             with contextlib.suppress(Exception):
                 import_module(name)
-        # What lives now lives for good: a worker's collector need not touch, and thereby copy, its pages.
+        # Live objects stay for good: the collectors of workers need not touch, and thereby copy, their pages.
         gc.collect()
         gc.freeze()
         born = _serve(control)
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def _serve(control: socket.socket) -> dict[str, Any] | None:
-    """Answer requests. Returns None when the parent is gone, and in each forked process the request that it comes from."""
+    """Answer requests. Returns None when the parent is gone, and the request in each forked process."""
     alive: set[int] = set()
     while True:
         text, pipes, _, _ = socket.recv_fds(control, REQUEST_BYTES, PIPES, socket.MSG_CMSG_CLOEXEC)
@@ -62,7 +63,7 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
             answer = _end_of(request["wait"])
         else:
             pid = os.fork()
-            # Whoever of the two comes first: from here on the group exists for both.
+            # Parent and worker both create the group: it exists for whichever comes first.
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.setpgid(pid, pid)
             if pid == 0:
@@ -78,13 +79,13 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
 
 
 def _end_of(pid: int) -> dict[str, float]:
-    """Wait for a worker's end: its exit code as `subprocess` has it, and its CPU seconds."""
+    """Wait for a worker; return the exit code as `subprocess` does, and its CPU seconds."""
     _, status, used = os.wait4(pid, 0)
     return {"code": os.waitstatus_to_exitcode(status), "cpu_s": used.ru_utime + used.ru_stime}
 
 
 def _settle_in(born: Mapping[str, Any]) -> None:
-    """Become what a worker would be that had started by itself."""
+    """Set up the state of a worker that had started by itself."""
     places = _extra_places()
     for name, value in born["env"].items():
         if value is None:
@@ -101,5 +102,5 @@ def _settle_in(born: Mapping[str, Any]) -> None:
 
 
 def _extra_places() -> list[str]:
-    """Where the environment says that modules are looked for first, as the interpreter has it in its path."""
+    """Directories of ``PYTHONPATH`` as the interpreter adds them to its path."""
     return [str(Path(place).absolute()) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]

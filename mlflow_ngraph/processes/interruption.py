@@ -1,8 +1,7 @@
-"""Signals that ask a study to end, and where it can: not within a line of the journal, and not within a slice that is timed.
+"""Interruption: signals that end a study, deferred within a journal line and a timed slice.
 
-The first one ends the study tidily: the slice that is timed comes to its end, and what is known is recorded. Ctrl-C a second
-time ends it at once, wherever it is. Any other signal may come as often as it likes, and counts once: whoever ends a group of
-processes reaches each of them several times.
+The first signal ends the study tidily: the current slice completes, and results are recorded. A second Ctrl-C ends it
+at once. Other signals count once however often they come, since ending a process group delivers several.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to end; ``signum`` says how. What was measured is in the journal."""
+    """The process was asked to end, by ``signum``. The results so far are in the journal."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -26,38 +25,38 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """What signals have asked of a study.
+    """The signals that a study has received.
 
     Parameters
     ----------
     tell : Callable[[bool], None]
-        Called with the first signal, and with whether something that is under way comes to its end before.
+        Called with the first signal, and with True when the current step completes first.
     """
 
     def __init__(self, tell: Callable[[bool], None]) -> None:
         self.hurried = False
-        """Whether Ctrl-C came again: nobody waits for anything that could be done later."""
+        """Ctrl-C came again: only necessary work is done."""
         self._tell = tell
         self._signum: int | None = None
-        """The first one."""
+        """The first signal."""
         self._due = False
-        """Whether it is still to be raised."""
+        """The signal is not yet raised."""
         self._tidying = False
 
     @property
     def asked(self) -> bool:
-        """Whether any signal has come."""
+        """Any signal has come."""
         return self._signum is not None
 
     def tidied(self) -> None:
-        """What must not be broken off is done: from now on another Ctrl-C is raised where it comes."""
+        """Mark the end of the tidy work: another Ctrl-C is raised at once."""
         self._tidying = False
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        """As Python calls what handles a signal."""
+        """The signal handler."""
         if self._signum is None:
             self._signum, self._due = signum, True
-            # It may come while a line is being printed, and streams refuse to be written to twice at once.
+            # It may come during a print, and streams refuse nested writes.
             with suppress(RuntimeError):
                 self._tell(bool(_Blocks.entered))
         elif signum == signal.SIGINT:
@@ -65,7 +64,7 @@ class Interruption:
         self.raise_if_due()
 
     def raise_if_due(self) -> None:
-        """Raise what was asked, unless something has to come to its end before."""
+        """Raise the signal, unless a block defers it."""
         waits = any(not breakable or not self.hurried for breakable in _Blocks.entered)
         if self._signum is not None and self._due and not self._tidying and not waits:
             self._due, self._tidying = False, True
@@ -73,21 +72,21 @@ class Interruption:
 
 
 class _Blocks:
-    """Of this process, because signals are: Python hands them to its main thread."""
+    """State of this process: Python delivers signals to its main thread."""
 
     entered: ClassVar[list[bool]] = []
-    """The blocks that it is in: whether Ctrl-C a second time breaks each off."""
+    """The entered blocks: True for those that a second Ctrl-C breaks off."""
     listening: Interruption | None = None
 
 
 @contextmanager
-def whole(*, breakable: bool = False) -> Iterator[None]:
-    """Let signals wait for the end of the block.
+def deferred(*, breakable: bool = False) -> Iterator[None]:
+    """Defer signals to the end of the block.
 
     Parameters
     ----------
     breakable : bool
-        Not those that ask a second time.
+        A second Ctrl-C is not deferred.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -103,7 +102,7 @@ def whole(*, breakable: bool = False) -> Iterator[None]:
 
 @contextmanager
 def listening(tell: Callable[[bool], None]) -> Iterator[Interruption]:
-    """Within the block signals raise `Interrupted`, where that is possible; but for those that whoever started us has ignored.
+    """Raise `Interrupted` on signals within the block, except those that the parent process ignores.
 
     Parameters
     ----------

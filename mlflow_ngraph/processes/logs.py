@@ -1,4 +1,4 @@
-"""What children write to standard error, kept beside the journal: its beginning and its end, however much it was."""
+"""Logs of children: their last lines, and shortening of long ones."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 from pathlib import Path
 
 MOST_BYTES = 4 << 20
-"""A log that is longer when its child has ended is shortened. A model may print at every inference."""
+"""A longer log is shortened when its child has ended. A model may print at every inference."""
 _HEAD_BYTES = 256 << 10
 _END_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16
-"""Of the end of a log that are told: a model may print megabytes."""
+"""Limits of the part shown: a model may print megabytes."""
 
 
 def tail(log: Path) -> str:
-    """The last lines of a log; empty where there is none."""
+    """The last lines of a log; empty when there is none."""
     with contextlib.suppress(OSError), log.open("rb") as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
         return "\n".join(stream.read().decode(errors="replace").splitlines()[-_TAIL_LINES:])
@@ -23,9 +23,9 @@ def tail(log: Path) -> str:
 
 
 def shorten(log: Path) -> None:
-    """Leave the beginning and the end of a log that is too long, and say between them how much is gone.
+    """Cut the middle out of a long log and say how much is gone.
 
-    What cannot be read or written stays as it is: nobody needs it for a figure.
+    Unreadable or unwritable logs stay as they are: no figure depends on them.
     """
     with contextlib.suppress(OSError), log.open("r+b") as stream:
         size = stream.seek(0, os.SEEK_END)

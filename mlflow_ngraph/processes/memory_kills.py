@@ -1,4 +1,4 @@
-"""The processes that the kernel has killed for lack of memory, of which it says no more than how many there were."""
+"""Detect kills for lack of memory by the kernel's counter."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import contextlib
 from pathlib import Path
 
 _COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
-"""Of our control group, else of the machine."""
+"""Counters of our control group, else of the machine."""
 
 
 def _count() -> int:
-    """How often the kernel has killed for lack of memory."""
     for path in _COUNTERS:
         with contextlib.suppress(OSError):
             for line in Path(path).read_text().splitlines():
@@ -22,8 +21,8 @@ def _count() -> int:
 _seen = _count()
 
 
-def one_more() -> bool:
-    """Whether there was another since we last looked."""
+def new_kill() -> bool:
+    """Return True when the counter has grown since the last call."""
     global _seen
     before, _seen = _seen, _count()
     return _seen > before

@@ -1,4 +1,4 @@
-"""The end of a process with that of its parent, however that ends: a parent that is killed can tell nobody."""
+"""End a process with its parent, even when that is killed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def send_to_self(signum: signal.Signals, parent: int | None = None) -> None:
-    """Have the kernel send this process a signal as soon as the thread that started it has ended. Linux alone can.
+    """Have the kernel signal this process when the thread that started it ends. Linux only.
 
     Parameters
     ----------
     parent : int | None
-        Who the parent was when this process was started, where nothing else tells that it has ended since: the signal is then
-        sent now.
+        Process id of the parent at the start. The signal is sent at once if it has ended since.
     """
     if sys.platform != "linux":
         return

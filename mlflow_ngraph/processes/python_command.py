@@ -11,9 +11,9 @@ _BEGIN = (
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command that imports a module and runs its `main`, with the arguments in `sys.argv` as if it were a script.
+    """Build the command that imports a module and runs its `main`, with the arguments in `sys.argv`.
 
-    Python would put the current directory first on the path, and a file there take the place of any module of its name. What a
-    user names is imported from there by the workload that names it.
+    Python would put the current directory first on the path, where a file could shadow any module. Modules of users are
+    imported from there by their workload.
     """
     return [sys.executable, "-c", _BEGIN, module, *arguments]

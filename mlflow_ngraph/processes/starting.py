@@ -1,4 +1,4 @@
-"""Start a child process: it imports a module of the package and runs its `main`, in a process group of its own."""
+"""Start a child process: an interpreter or a fork that runs a module's `main` in its own process group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pipes = tuple[int, int, int]
 
 
 class Spawned:
-    """A child with an interpreter that it started itself."""
+    """A child with its own interpreter."""
 
     def __init__(self, module: str, env: Mapping[str, str], pipes: Pipes) -> None:
         stdin, stdout, stderr = pipes
@@ -28,7 +28,7 @@ class Spawned:
         self.pid = self._process.pid
 
     def wait(self) -> tuple[int, float | None]:
-        """As `Forked.wait`."""
+        """See `Forked.wait`."""
         _, status, used = os.wait4(self.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return self._process.returncode, used.ru_utime + used.ru_stime
@@ -42,15 +42,15 @@ def start(
     Parameters
     ----------
     module : str
-        Its `main` is what the child does.
+        Module whose `main` the child runs.
     temporary : Path
-        Where it is to put temporary files.
+        Folder of its temporary files.
     pipes : Pipes
-        They stay the caller's to close.
+        The caller closes them.
     warden : Warden | None
-        Ends it if we are killed, and removes what it has left in ``temporary``; without one the kernel alone ends it.
+        Ends it if the parent is killed, and deletes ``temporary``; without one only the kernel ends it.
     forked : bool
-        Fork it where there is something to fork it from.
+        Fork it if there is a fork server.
     """
     env = {**environment.of_scratch(temporary), **env, "TMPDIR": str(temporary)}
     server = fork_server.serving(env) if forked else None
@@ -60,8 +60,8 @@ def start(
             if warden is not None:
                 warden.add(worker.pid, temporary)
             return worker
-    # Nobody would end a process that has started and is on no list; a forked one ends with its server.
-    with interruption.whole():
+    # A process that has started but is not listed would never be ended; a forked one ends with its server.
+    with interruption.deferred():
         process = Spawned(module, env, pipes)
         if warden is not None:
             warden.add(process.pid, temporary)

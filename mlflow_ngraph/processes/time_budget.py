@@ -1,4 +1,4 @@
-"""The time that a study may take, and what of it is left."""
+"""TimeBudget: the time limit of a study, its shares and the rest."""
 
 from __future__ import annotations
 
@@ -11,54 +11,53 @@ TIME_UP = "the time of the study was up"
 
 
 class TimeBudget:
-    """Counts down to one end, which is the same for everybody: whatever may take long asks how much is left.
+    """Counts down to one deadline for all parts of a study.
 
     Parameters
     ----------
     seconds : float | None
-        That everything may take from now on; None for as long as it takes.
+        Total time from now; None for no limit.
     clock : Callable[[], float]
-        Seconds that only grow.
+        Monotonic seconds.
     """
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._end = math.inf if seconds is None else clock() + seconds
-        """When children are ended, however far they are."""
+        """Deadline of all children."""
         self._share_end = math.inf
-        """When nothing more is begun of what has only a share."""
+        """No further step of the current part begins after it."""
 
     @property
     def limited(self) -> bool:
-        """Whether there is an end."""
         return math.isfinite(self._end)
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is begun."""
+        """No further step may begin."""
         return self.left() <= 0
 
     def left(self) -> float:
-        """Seconds in which something may still be begun; below zero where it is late."""
+        """Seconds in which a step may begin; negative when late."""
         return min(self._end, self._share_end) - self._clock()
 
-    def left_at_most(self) -> float:
-        """Seconds after which children are ended."""
+    def until_end(self) -> float:
+        """Seconds until children are ended."""
         return self._end - self._clock()
 
     def waited(self, seconds: float) -> None:
-        """Somebody else had the machine for so long, which does not count."""
+        """Exclude the wait for another holder of the machine."""
         self._end += seconds
 
     def reserve(self, seconds: float) -> None:
-        """Keep so much for what comes after everything that asks."""
+        """Keep some seconds for the steps at the end."""
         self._end -= seconds
 
     @contextmanager
     def part(self, share: float) -> Iterator[None]:
-        """Within the block nothing is begun after this share of what is left, from 0 to 1, is used. A part may have parts.
+        """Limit the block to a share of the remaining time, from 0 to 1. Parts may be nested.
 
-        What is under way by then goes on: an engine that is nearly loaded is worth more than one that nobody has begun.
+        Steps under way at its end continue: a nearly loaded engine is worth more than a new one.
         """
         whole = self._share_end
         if self.limited and not self.over:
@@ -70,7 +69,7 @@ class TimeBudget:
 
     @contextmanager
     def ending(self, share: float) -> Iterator[None]:
-        """As `part`, and children are ended after it."""
+        """As `part`, and end children after it."""
         whole = self._end
         if self.limited and not self.over:
             self._end = self._clock() + share * self.left()

@@ -1,4 +1,4 @@
-"""The warden, as its parent sees it: the process that ends children whose parent was killed."""
+"""Warden: starts and instructs the process that ends our children if we are killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO
 class Warden:
     """The process that ends our children if we are killed. See `mlflow_ngraph.processes.warden_child`.
 
-    One that was killed itself has another in its place from the next child on.
+    A killed warden is replaced with the next child.
     """
 
     process: subprocess.Popen[bytes] = field(init=False)
@@ -26,22 +26,22 @@ class Warden:
         self._start()
 
     def add(self, group: int, temporary: Path) -> None:
-        """List a process group, and the folder of its temporary files."""
+        """List a process group and the folder of its temporary files."""
         self._groups[group] = temporary
         self._write(_listed(group, temporary))
 
     def remove(self, group: int) -> None:
-        """Forget a process group, which has ended."""
+        """Remove a process group, which has ended."""
         self._groups.pop(group, None)
         self._write(f"-{group}\n")
 
-    def let_go_on(self, halted: Sequence[int]) -> None:
-        """Name the processes that may be stopped, in place of those named before: at the end they are let go on."""
+    def resume_at_end(self, halted: Sequence[int]) -> None:
+        """Set the suspended processes, which are resumed at the end."""
         self._halted = tuple(halted)
         self._write(self._said())
 
     def close(self) -> None:
-        """Let it end; it kills whatever is still listed."""
+        """End the warden, which kills the groups still listed."""
         self._pipe.close()
         self.process.wait()
 
@@ -53,7 +53,7 @@ class Warden:
 
     def _start(self) -> None:
         script = Path(__file__).with_name("warden_child.py")
-        # Unbuffered: what could not be written to one that is gone must not be left to be written when it is closed.
+        # Unbuffered: a line that a dead warden did not take must not be written again on close.
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
         )

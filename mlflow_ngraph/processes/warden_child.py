@@ -1,9 +1,8 @@
-"""Ends what a killed parent leaves behind. Run as a script; imports next to nothing.
+"""Ends the children of a killed parent. Run as a script; imports next to nothing.
 
-Reads ``+PGID "FOLDER"``, ``-PGID`` and ``~PID PID ...`` lines. Standard input ends when the parent does, however it ends; every
-process group that is still listed is then killed, its folder of temporary files removed, and the processes of the last line
-with ``~``, which the parent may have stopped, go on. The parent cannot do this itself after a SIGKILL, and a child that is deep in
-a compiler does not notice.
+Reads ``+PGID "FOLDER"``, ``-PGID`` and ``~PID PID ...`` lines. At the end of input, with which the parent ended, it
+resumes the processes of the last ``~`` line, which the parent may have suspended, kills the listed process groups and
+deletes their folders. The parent cannot do this after a SIGKILL, and a child deep in a compiler does not notice.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """Follow the list until the parent is gone."""
+    """Read the list until the parent is gone."""
     groups: dict[int, str] = {}
     halted: list[int] = []
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Recording a study after it was measured, from its journal."""
+"""sync_study: record a study from its journal after it was measured."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from mlflow_ngraph.analysis.closing import answers
+from mlflow_ngraph.errors import UnreachableError
 from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.recording.outcome import Outcome
-from mlflow_ngraph.recording.retries import persistently
 from mlflow_ngraph.tracking.recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -28,22 +31,21 @@ def sync_study(
 ) -> Outcome:
     """Record a study that was measured without a tracking server, or whose recording broke off.
 
-    A server that answered at first and then is away for a while is waited for; nothing is recorded twice.
+    A server that goes away is waited for. Nothing is recorded twice.
 
     Parameters
     ----------
     on_wait : Callable[[], None] | None
-        Called before waiting for another process that runs or records the same study; by default that is logged.
+        Called before waiting for another process that runs or records the study; by default logs it.
     on_pause : Callable[[str, float], None] | None
-        Called before waiting for a server that went away, with what went wrong and for how many seconds; by
-        default that is logged.
+        Called before waiting for the server, with the error and the seconds; by default logs them.
 
     Raises
     ------
     JournalError
-        There is no study in ``directory``, or its journal is damaged or cannot be written.
+        There is no study in ``directory``, or its journal is damaged or not writable.
     TrackingError
-        The server refuses, or as `UnreachableError` cannot be reached, or went away and did not come back in half a minute.
+        The server refuses; as `UnreachableError`, it cannot be reached or was away for half a minute.
     """
     journal.first(directory)  # complains where there is no study, before anything is made there
     recorder = Recorder(tracking_uri, experiment, patient=True)
@@ -52,7 +54,7 @@ def sync_study(
         writer = stack.enter_context(Journal(directory, on_wait=on_wait or partial(_say_who_records, directory)))
         stack.callback(recorder.rest)
         record = replay.load(directory)
-        take = partial(persistently, recorder, on_pause=on_pause or _say_why_it_pauses)
+        take = partial(_repeat, recorder, on_pause=on_pause or _say_why_it_pauses)
         take(partial(recorder.open, record, directory))
         for lane in record.lanes.values():
             if lane.cells:
@@ -64,15 +66,56 @@ def sync_study(
 
 
 def busy(directory: Path) -> str:
-    """Why the journal of a study is waited for."""
+    """Reason for waiting for the journal of a study."""
     return f"another process is running or recording {directory.name}"
 
 
 def _say_who_records(directory: Path) -> None:
-    """Before waiting for another process that has the journal."""
     _log.warning("waiting: %s", busy(directory))
 
 
 def _say_why_it_pauses(problem: str, seconds: float) -> None:
-    """Before waiting for a server that went away."""
     _log.warning("waiting: %s; trying again in %.0f s", problem, seconds)
+
+
+T = TypeVar("T")
+
+_TIMES = 6
+_LONGEST_PAUSE_S = 15.0
+"""Pauses of 1, 2, 4, 8 and 15 seconds: a server restarts within half a minute."""
+
+
+def _repeat(recorder: Recorder, step: Callable[[], T], on_pause: Callable[[str, float], None]) -> T:
+    """Repeat an idempotent step of a recorder until the server completes it.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        Checks the server before each further attempt: a whole step would wait for minutes.
+    on_pause : Callable[[str, float], None]
+        Called before each pause with the error and the seconds.
+
+    Raises
+    ------
+    TrackingError
+        It refuses; as `UnreachableError`, it was away each time.
+    """
+
+    def take() -> T:
+        if attempts.statistics["attempt_number"] > 1:
+            recorder.preflight()
+        return step()
+
+    def tell(state: RetryCallState) -> None:
+        assert state.outcome is not None
+        assert state.next_action is not None
+        on_pause(str(state.outcome.exception()), state.next_action.sleep)
+
+    attempts = Retrying(
+        retry=retry_if_exception_type(UnreachableError),
+        stop=stop_after_attempt(_TIMES),
+        wait=wait_exponential(max=_LONGEST_PAUSE_S),
+        before_sleep=tell,
+        reraise=True,
+    )
+    return attempts(take)

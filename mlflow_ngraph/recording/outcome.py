@@ -1,4 +1,4 @@
-"""How a study ended, and where it is recorded."""
+"""Outcome: the end of a study and its place on the tracking server."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from mlflow_ngraph.verdicts import Verdict
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a study ended."""
+    """The end of a study."""
 
     record: StudyRecord
     directory: Path
-    """Holds the journal, the engines and the logs."""
+    """Directory of the journal, the engines and the logs."""
     where: Mapping[str, str] = field(default_factory=dict)
-    """Where to look at the results in MLflow, by name; empty when nothing was recorded."""
+    """Links to the results in MLflow, by name; empty when nothing was recorded."""
     unrecorded: str = ""
-    """Why the tracking server does not have everything, or empty."""
+    """Reason why the tracking server lacks something; empty when it does not."""
 
     @property
     def exit_code(self) -> int:
-        """0: every cell that is not left out is ok, or built as it was asked for. 3: some are not, or all are left out. 1: the
+        """0: every cell that is not left out is ok, or built as requested. 3: some are not, or all are left out. 1: the
         tracking server lacks something.
         """
         if self.unrecorded:

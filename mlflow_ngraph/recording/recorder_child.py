@@ -1,7 +1,7 @@
-"""The process that records a study while another one measures it: the other end of `recording.recorder_process`.
+"""Clerk: the process that records a study during its measurement, at the other end of `recording.recorder_process`.
 
-It does one command after the other. The journal it reads by itself, and never writes: whoever measures notes there what a server
-has. As soon as a server fails, it is tried again less and less often.
+It runs commands in order and reads the journal itself. Only the measuring process writes there what the server has. A
+failing server is tried less and less often.
 """
 
 from __future__ import annotations
@@ -10,29 +10,89 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.processes.parent import Command, Parent
 from mlflow_ngraph.recording.study_upload import Recording
-from mlflow_ngraph.recording.throttle import Gate
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+class Gate:
+    """Passes requests one at a time, until it is closed.
+
+    A process suspended within a transaction blocks all users of the database: it is suspended between two requests.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._closed = False
+        self._inside = 0
+
+    def close(self) -> None:
+        """Hold back requests, and wait for the one under way."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._inside)
+
+    def open(self) -> None:
+        """Pass requests again."""
+        with self._changed:
+            self._closed = False
+            self._changed.notify_all()
+
+    def around(self, client: MlflowClient) -> MlflowClient:
+        """Wrap a client so that its requests pass the gate."""
+        return cast("MlflowClient", _Gated(client, self))
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._closed)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+
+class _Gated:
+    def __init__(self, client: MlflowClient, gate: Gate) -> None:
+        self._client = client
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._client, name)
+        return self._through(value) if callable(value) else value
+
+    def _through(self, request: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(request)
+        def pass_gate(*arguments: Any, **options: Any) -> Any:
+            with self._gate:
+                return request(*arguments, **options)
+
+        return pass_gate
+
+
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
-"""From one try to the next, while the server fails: twice as long each time."""
+"""Interval between attempts at a failing server; doubled each time."""
 
 
 class Clerk:
-    """Does what the parent asks for, and has it take down the notes of a recording.
+    """Runs the parent's commands and passes it the events of a recording.
 
     Parameters
     ----------
     parent : Parent
-        Is answered.
+        Receives answers and events.
     gate : Gate
-        Every request to the server goes through it.
+        Guards every request to the server.
     """
 
     def __init__(self, parent: Parent, gate: Gate) -> None:
@@ -52,26 +112,26 @@ class Clerk:
 
     @property
     def patience_s(self) -> float | None:
-        """For how long to wait for something to do before `retry`; None where there is nothing to be tried again."""
+        """Seconds to wait for a command before `retry`; None when nothing has failed."""
         return self._retry_s if self._recording is not None and self._recording.problem else None
 
     def do(self, command: Command) -> None:
-        """Do what a command asks for, and say that it is done. An error that nobody expects ends the process."""
+        """Run a command and report its end. Unexpected errors end the process."""
         self._parent.reply(self._does[command["command"]](command))
 
     def retry(self) -> None:
-        """Try again what has failed."""
+        """Repeat the failed step."""
         recording = self._followed()
         recording.retry()
         self._retry_s = min(2 * self._retry_s, LAST_RETRY_S) if recording.problem else FIRST_RETRY_S
         self._say_if_it_waits()
 
     def append(self, event: str, **fields: Any) -> None:
-        """Have an event put into the journal."""
+        """Have the parent append an event to the journal."""
         self._parent.note(append=event, fields=fields)
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Have an observer told of an event."""
+        """Have the parent pass an event to the observer."""
         self._parent.note(tell=event, fields=fields)
 
     def _preflight(self, command: Command) -> dict[str, Any]:
@@ -114,7 +174,7 @@ class Clerk:
 
 
 def main() -> None:
-    """Work until there are no more commands."""
+    """Run commands until there are no more."""
     parent, gate = Parent.connect(), Gate()
     clerk = Clerk(parent, gate)
     asked: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -131,7 +191,7 @@ def main() -> None:
 
 
 def _listen(parent: Parent, gate: Gate, asked: queue.SimpleQueue[Command | None]) -> None:
-    """Take in what is to be done, and heed at once what cannot wait for its turn."""
+    """Queue commands; obey pause and resume at once."""
     for command in parent:
         if command["command"] == "pause":
             gate.close()

@@ -1,4 +1,4 @@
-"""Recording beside measuring: a process of its own talks to the tracking server, and stands still while anything is timed."""
+"""RecorderProcess: records a study in a separate process, suspended while anything is timed."""
 
 from __future__ import annotations
 
@@ -20,49 +20,48 @@ from mlflow_ngraph.processes.child import Child, ChildFailure, Message
 from mlflow_ngraph.tracking import connection
 
 PATIENCE_S = 1.0
-"""For requests that are under way when something is to be timed, all together from the end of one workload to that of the
-next: no lane waits longer for a server. A request that takes longer is stopped in the middle."""
+"""Total wait of all lanes of a workload for requests under way. A longer request is suspended midway."""
 TRANSACTIONS_S = 10.0
-"""The same where the process itself writes to a database: others could not while it stands still."""
+"""The same when the process writes to a database itself, which a suspended transaction would block for others."""
 
 
 class RecorderProcess:
-    """Passes a study on to a tracking server without holding it up.
+    """Records a study without delaying it.
 
-    Nothing here waits for the server but `preflight`, before a study begins, and `close`, when it has ended.
+    Only `preflight`, before the study, and `close`, after it, wait for the server.
 
     Parameters
     ----------
     tracking_uri : str | None
-        MLflow's own default when left out.
+        None is MLflow's default.
     experiment : str | None
         See `Recorder`.
     """
 
     def __init__(self, tracking_uri: str | None, experiment: str | None) -> None:
-        # What MLflow was told in this process the other one does not know.
+        # The child does not know the URI that MLflow was given in this process.
         uri = connection.resolve_uri(tracking_uri) if tracking_uri is None and "mlflow" in sys.modules else tracking_uri
         self.where: dict[str, str] = {}
-        """Where to look at the results in MLflow, by name; empty until everything is recorded."""
+        """Links to the results in MLflow, by name; empty until everything is recorded."""
         self.problem = ""
-        """Why the server does not have everything, or empty."""
+        """Reason why the server lacks something; empty when it does not."""
         self._journal: Journal | None = None
         self._waits = False
-        """Whether the process waits for a server that has failed, and tries it again from time to time."""
+        """The process is waiting to retry a failed server."""
         self._pauses = self._paused = 0
-        """How often it was asked to pause, and the last such request that it has answered."""
+        """Number of pauses requested, and of the last one confirmed."""
         self._patience_s = self._patience_left_s = PATIENCE_S
-        # Its session is its own: Ctrl-C is for the parent, which says what becomes of the recording.
+        # In its own session: Ctrl-C is for the parent, which decides about the recording.
         self._child = Child("mlflow_ngraph.recording.recorder_child", os.environ, on_note=self._take)
         self._begin("preflight", tracking_uri=uri, experiment=experiment, argv=sys.argv)
 
     def preflight(self) -> str:
-        """Whether the server lets us write. To be called once, before anything is measured.
+        """Check that the server accepts writes. To be called once, before anything is measured.
 
         Returns
         -------
         str
-            Why it does not answer; empty where it does.
+            Why it does not answer; empty when it does.
 
         Raises
         ------
@@ -80,27 +79,27 @@ class RecorderProcess:
         return str(error["text"])
 
     def follow(self, directory: Path, journal: Journal, events: int | None = None) -> None:
-        """Say which study it is.
+        """Set the study to record.
 
         Parameters
         ----------
         directory : Path
-            Of the study.
+            Directory of the study.
         journal : Journal
-            Where is noted what the server has.
+            Receives the events about recorded results.
         events : int | None
-            Of the journal that earlier sessions wrote; all that it has where this is left out.
+            Number of events of earlier sessions; None for all in the journal.
         """
         self._journal = journal
         self.where, self.problem = {}, ""
         self._begin("follow", directory=str(directory.absolute()), events=events)
 
     def open(self) -> None:
-        """Make or continue the run of the study."""
+        """Create or continue the run of the study."""
         self._begin("open")
 
     def resync(self) -> None:
-        """Make sure of everything that earlier sessions measured, too."""
+        """Record the results of earlier sessions that the server lacks."""
         self._begin("resync")
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
@@ -111,7 +110,7 @@ class RecorderProcess:
         workload : str
             Its reference.
         lane_ids : Sequence[str]
-            The lanes that have come to their end.
+            The finished lanes.
         """
         self._patience_left_s = self._patience_s
         self._child.poll()
@@ -119,7 +118,7 @@ class RecorderProcess:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Use no processor within the block: something is timed."""
+        """Suspend the process within the block, which times something."""
         self._child.poll()
         stopped = (self._waits or not self._child.settled) and self._pause()
         try:
@@ -130,7 +129,7 @@ class RecorderProcess:
                 self._child.send("resume")
 
     def close(self, status: str) -> None:
-        """Record what is still missing, then the study itself, and wait for it. `problem` says what could not be.
+        """Record the missing results, then the study itself, and wait for it. `problem` holds the failure.
 
         Parameters
         ----------
@@ -138,8 +137,8 @@ class RecorderProcess:
             As MLflow has it: ``FINISHED``, ``FAILED`` or ``KILLED``.
         """
         self._begin("close", status=status)
-        # Ctrl-C a second time does not wait.
-        with interruption.whole(breakable=True):
+        # A second Ctrl-C does not wait.
+        with interruption.deferred(breakable=True):
             try:
                 answer = self._finish()
             except KeyboardInterrupt:
@@ -152,11 +151,11 @@ class RecorderProcess:
                 self.where, self.problem = answer["where"], answer["problem"]
 
     def end(self) -> None:
-        """Let the process go, whatever it is at."""
+        """End the process at once."""
         self._child.close()
 
     def _pause(self) -> bool:
-        """Stop the process between two requests, or in the middle of one that takes too long."""
+        """Suspend the process between two requests, or within one that takes too long."""
         self._pauses += 1
         self._child.send("pause", number=self._pauses)
         deadline = time.monotonic() + self._patience_left_s
@@ -170,7 +169,7 @@ class RecorderProcess:
         self._child.begin(command, math.inf, **fields)
 
     def _finish(self) -> Any:
-        """Wait for everything that was asked for, and return the last answer.
+        """Wait for all commands; return the last answer.
 
         Raises
         ------

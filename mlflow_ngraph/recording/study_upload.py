@@ -1,4 +1,4 @@
-"""A study on its way to the tracking server, workload by workload."""
+"""Recording: uploads a study to the tracking server, workload by workload."""
 
 from __future__ import annotations
 
@@ -19,74 +19,73 @@ _log = logging.getLogger(__name__)
 
 
 class Notes(Protocol):
-    """Where is noted what a server has by now."""
+    """Receives events about the recording."""
 
     def append(self, event: str, **fields: Any) -> object:
-        """Keep an event in the journal of the study."""
+        """Append an event to the journal of the study."""
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Pass on an event that need not survive."""
+        """Pass an event to the observer without writing it."""
 
 
 class Recording:
-    """Passes a study on to the tracking server. A server that fails costs nothing but another try.
+    """Uploads a study. A failing server costs no more than another attempt.
 
-    What it does for a workload depends on that workload alone, however long the study is: the journal is read on from
-    where it ended the last time.
+    The work per workload does not grow with the study: the journal is read on from its last end.
 
     Parameters
     ----------
     recorder : Recorder
         Writes to the server.
     directory : Path
-        Of the study.
+        Directory of the study.
     notes : Notes
-        Is told what the server has, and why it does not have everything.
+        Receives events about recorded results and failures.
     events : int | None
-        Of the journal that earlier sessions wrote; None for all that it has.
+        Number of events of earlier sessions; None for all in the journal.
     """
 
     def __init__(self, recorder: Recorder, directory: Path, notes: Notes, events: int | None) -> None:
         self.where: Mapping[str, str] = {}
-        """Where to look at the results in MLflow, by name; empty until everything is recorded."""
+        """Links to the results in MLflow, by name; empty until everything is recorded."""
         self.problem = ""
-        """Why the server does not have everything so far, or empty."""
+        """Reason why the server lacks something so far; empty when it does not."""
         self._recorder = recorder
         self._directory = directory
         self._notes = notes
         self._reader = Reader(directory)
         self._fold = Fold()
         self._pending: set[str] = set()
-        """Lanes of workloads that have come to their end."""
+        """Lanes of finished workloads."""
         self._fold.extend(islice(self._reader.new(), events))
-        self._before = self._fold.record.so_far()
+        self._before = self._fold.record.snapshot()
         self._known = {lane_id: _cells(lane) for lane_id, lane in self._before.lanes.items()}
-        """The cells of each lane when earlier sessions ended, or it was recorded."""
+        """Cells of each lane at the end of earlier sessions, or when last recorded."""
 
     @property
     def waiting(self) -> int:
-        """How many lanes the server lacks that have come to their end."""
+        """Number of finished lanes that the server lacks."""
         return len(self._pending)
 
     def open(self) -> None:
-        """Make or continue the run of the study."""
+        """Create or continue the run of the study."""
         self._attempt(lambda: self._recorder.open(self._before, self._directory))
 
     def resync(self) -> None:
-        """Make sure of everything that earlier sessions measured: what of it the server has is not known."""
+        """Record all results of earlier sessions: the server may lack any of them."""
         record = self._record()
         self._pending.update(lane_id for lane_id, lane in record.lanes.items() if lane.cells)
         self._attempt(lambda: self._recorder.open(record, self._directory))
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
-        """Record the lanes of a finished workload; behind a server that failed before, they wait with the others.
+        """Record the lanes of a finished workload; after a failure they wait with the others.
 
         Parameters
         ----------
         workload : str
             Its reference.
         lane_ids : Sequence[str]
-            The lanes that have come to their end.
+            The finished lanes.
         """
         self._pending.update(lane_ids)
         if not self.problem:
@@ -95,7 +94,7 @@ class Recording:
         self._say_who_waits()
 
     def retry(self) -> None:
-        """Try to catch up with what waits since the server failed."""
+        """Record the lanes that have waited since the server failed."""
         self._catch_up()
         if not self.problem:
             record = self._record()
@@ -103,11 +102,10 @@ class Recording:
         self._say_who_waits()
 
     def close(self, status: str) -> None:
-        """Record what is still pending, then the study itself. One more try after an earlier failure.
+        """Record the pending lanes, then the study itself, with one more attempt after a failure.
 
-        Of a study that has not come to its end, that are also cells whose workload has not.
-
-        Somebody who interrupts a study does not wait for a server that failed before.
+        An unfinished study includes cells of unfinished workloads. An interrupted study does not wait for a server that
+        failed before.
 
         Parameters
         ----------
@@ -125,14 +123,14 @@ class Recording:
             self._recorder.rest()
 
     def _catch_up(self) -> None:
-        """Reach the server again. Lanes that an earlier session measured may be missing there as well."""
+        """Reach the server again. It may also lack lanes of earlier sessions."""
         problem, self.problem = self.problem, ""
         self._attempt(self._recorder.preflight, known=problem)
         if not self.problem:
             self.resync()
 
     def _record(self, workload: str | None = None) -> StudyRecord:
-        """What the journal says by now, with the figures of one workload up to date, or of all of them."""
+        """The current record, with figures of one workload or of all."""
         self._fold.catch_up(self._reader)
         return self._fold.derived(workload)
 
@@ -154,11 +152,11 @@ class Recording:
             self._known[lane_id] = _cells(record.lanes[lane_id])
 
     def _attempt(self, step: Callable[[], object], known: str = "") -> None:
-        """Take a step. A failure is noted, unless it is the one that is ``known`` already."""
+        """Run a step; record a failure, unless it is the ``known`` one."""
         try:
             step()
         except Exception as error:  # noqa: BLE001
-            # Whatever a client library raises must not cost a measurement; the journal has everything.
+            # No exception of a client library may cost a measurement; the journal has everything.
             _log.debug("recording failed", exc_info=True)
             self.problem = connection.one_line(error, self._recorder.tracking_uri) or type(error).__name__
             if self.problem != known:
@@ -170,5 +168,5 @@ class Recording:
 
 
 def _cells(lane: LaneRecord) -> frozenset[tuple[int, float]]:
-    """What tells that a lane was measured further."""
+    """A fingerprint of a lane's progress."""
     return frozenset((batch, cell.finished_at) for batch, cell in lane.cells.items())

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mlflow_ngraph.devices.fingerprint import processor
-from mlflow_ngraph.execute.formulas import told
+from mlflow_ngraph.execute.formulas import declared_metrics
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import (
     COLUMNS,
@@ -28,7 +28,7 @@ def from_record(
     """Build the table: cells with a verdict, and those skipped for lack of time. ``lane_runs`` are by lane, ``models``
     by engine.
     """
-    declared, baseline = told(record.study), record.baseline
+    declared, baseline = declared_metrics(record.study), record.baseline
     rows = [
         {
             **_row(record, lane, cell, baseline),

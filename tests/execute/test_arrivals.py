@@ -110,7 +110,7 @@ def test_a_failure_costs_the_arrivals_alone(tmp_path: Path, monkeypatch: pytest.
     def fail(station: Any, *args: Any) -> Any:
         raise ChildFailure(Verdict.CRASHED, "as told")
 
-    monkeypatch.setattr(rate_search.Station, "offer", fail)
+    monkeypatch.setattr(rate_search.ServedCell, "offer", fail)
     outcome = run(study(), tmp_path)
     for compiler in ("identity", "fake"):
         cell = cell_of(outcome.record, compiler)

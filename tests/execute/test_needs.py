@@ -17,7 +17,7 @@ from mlflow_ngraph.devices.registry import create
 from mlflow_ngraph.errors import DiskFullError
 from mlflow_ngraph.execute import plan
 from mlflow_ngraph.execute.process_pool import expected_bytes
-from mlflow_ngraph.execute.timing_history import Experience
+from mlflow_ngraph.execute.timing_history import TimingHistory
 from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
@@ -27,11 +27,11 @@ GB = 10**9
 Usage = namedtuple("Usage", "total used free")
 
 
-def planned(experience: Experience | None = None, file_bytes: int | None = 2 * GB, **changes: Any) -> plan.StudyPlan:
+def planned(history: TimingHistory | None = None, file_bytes: int | None = 2 * GB, **changes: Any) -> plan.StudyPlan:
     """A study of a model of 2 GB from a file, as a child process finds it."""
     study = Study(workloads=["onnx:large.onnx"], compilers=["identity", "onnxruntime", "openvino"], **changes)
     found = {"label": "large", "family": "onnx", "fixed_batch": None, "file_bytes": file_bytes}
-    return plan.make(study, create("host"), experience).with_checked({"onnx:large.onnx": found})
+    return plan.make(study, create("host"), history).with_checked({"onnx:large.onnx": found})
 
 
 def test_disk_follows_from_the_size_of_the_models_files() -> None:
@@ -44,7 +44,7 @@ def test_disk_follows_from_the_size_of_the_models_files() -> None:
 
 
 def test_engines_that_are_kept_here_take_no_more_room() -> None:
-    known = Experience()
+    known = TimingHistory()
     for compiler in ("identity", "onnxruntime", "openvino"):
         known.kept("onnx:large.onnx", compiler, "fp32")
     assert planned(known, batch_sizes=[1]).home_bytes == plan.PREPARED_COPIES * 2 * GB

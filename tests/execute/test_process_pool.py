@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.compilers.base import Occupation
-from mlflow_ngraph.execute.process_pool import Crew, Job, Steps, expected_bytes
+from mlflow_ngraph.execute.process_pool import Job, ProcessPool, Steps, expected_bytes
 from mlflow_ngraph.processes.child import ChildFailure, OutOfTime
 from mlflow_ngraph.verdicts import Verdict
 
@@ -19,7 +19,7 @@ class Ready:
 
     settled = True
 
-    def take_in(self) -> None:
+    def handle_messages(self) -> None:
         pass
 
     def resident_bytes(self) -> int:
@@ -30,7 +30,7 @@ class Log:
     """Jobs that need some turns each, and what was running at the same time."""
 
     def __init__(self, **how: Any) -> None:
-        self.crew = Crew(**{"together": True, "processors": 4, "available_bytes": lambda: 100 * GB, **how})
+        self.pool = ProcessPool(**{"together": True, "processors": 4, "available_bytes": lambda: 100 * GB, **how})
         self.running: list[str] = []
         self.together: list[set[str]] = []
         self.order: list[str] = []
@@ -50,11 +50,11 @@ class Log:
                 self.running.remove(name)
 
         self.jobs[name] = Job(steps, occupies, seconds, bytes_)
-        self.crew.add(self.jobs[name])
+        self.pool.add(self.jobs[name])
         return self
 
     def work(self, *meanwhile: Any) -> Log:
-        self.crew.work(*meanwhile)
+        self.pool.work(*meanwhile)
         assert self.running == []
         return self
 
@@ -121,7 +121,7 @@ def test_a_job_knows_the_most_that_ran_beside_it() -> None:
 
 
 def test_counting_anew_forgets_what_ran_before() -> None:
-    log, crew = Log(), Log().crew
+    log, pool = Log(), Log().pool
     found = []
 
     def steps(job: Job) -> Steps:
@@ -129,11 +129,11 @@ def test_counting_anew_forgets_what_ran_before() -> None:
         found.append(job.beside)
         for _ in range(5):
             yield Ready()  # type: ignore[misc]
-        crew.recount(job)
+        pool.recount(job)
         found.append(job.beside)
 
-    log.crew = crew
-    crew.add(Job(steps, "processor", 9.0, GB))
+    log.pool = pool
+    pool.add(Job(steps, "processor", 9.0, GB))
     log.add("short", turns=1).work()
     assert found == [1, 0]
 
@@ -145,7 +145,7 @@ def test_a_job_may_add_others() -> None:
         yield Ready()  # type: ignore[misc]
         log.add("second")
 
-    log.crew.add(Job(steps, "processor", 1.0, GB))
+    log.pool.add(Job(steps, "processor", 1.0, GB))
     assert log.work().order == ["second"]
 
 
@@ -165,7 +165,7 @@ def test_an_error_ends_what_runs() -> None:
         yield Ready()  # type: ignore[misc]
         raise KeyboardInterrupt
 
-    log.crew.add(Job(steps, "processor", 1.0, GB))
+    log.pool.add(Job(steps, "processor", 1.0, GB))
     with pytest.raises(KeyboardInterrupt):
         log.work()
     assert log.running == []
@@ -184,5 +184,5 @@ def test_an_error_ends_what_runs() -> None:
 )
 def test_who_may_be_to_blame(verdict: Verdict, beside: int, expected: bool) -> None:
     job = Job(lambda job: iter(()), "processor", 1.0, GB, beside)  # type: ignore[arg-type,return-value]
-    assert Log().crew.suspects_others(job, ChildFailure(verdict, "reason")) is expected
-    assert not Log().crew.suspects_others(job, OutOfTime("nobody has more time alone"))
+    assert Log().pool.suspects_others(job, ChildFailure(verdict, "reason")) is expected
+    assert not Log().pool.suspects_others(job, OutOfTime("nobody has more time alone"))

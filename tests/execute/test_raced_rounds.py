@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mlflow_ngraph.execute import journal, rounds
-from mlflow_ngraph.execute.earlier_rounds import Before, rounds_before
+from mlflow_ngraph.execute.earlier_rounds import EarlierRounds, read_earlier_rounds
+from mlflow_ngraph.execute.open_cells import OpenCells
 from mlflow_ngraph.execute.raced_rounds import RacedRounds
+from mlflow_ngraph.execute.session import Session
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.measure import racing
 from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.study import parse
@@ -36,44 +40,45 @@ class Run:
     """A race to its end."""
 
     def __init__(self, tmp_path, given, seconds, *, session=1, time=None, gone=(), **lanes) -> None:
-        self.settled: dict[str, tuple[Verdict, str]] = {}
-        self.left_out: dict[str, tuple[str, bool]] = {}
+        before = 0 if session == 1 else sum(e["event"] in ("cell_finished", "left_out") for e in journal.read(tmp_path))
         with journal.Journal(tmp_path) as written:
-            self._journal = written
             self.lanes = {
                 name: ScriptedLane(given, written, name, takes, session=session, **lanes.get(name, {}))
                 for name, takes in seconds.items()
             }
             for name, place in lanes.get("fails", {}).items():
                 self.lanes[name].fails_at = place
-            assignment = rounds.Assignment(
-                given,
+            session_ = Session(
+                SimpleNamespace(study=given),  # type: ignore[arg-type]
+                StudyPaths(tmp_path),
                 written,
-                random.Random(0),
-                {name: [b for b in given.batch_sizes if f"{name}-b{b}" not in gone] for name in seconds},
-                self._settle,
-                self._leave_out,
+                None,  # type: ignore[arg-type]  # lanes without processes
+                session,
                 time or TimeBudget(),
             )
+            missing = {name: [b for b in given.batch_sizes if f"{name}-b{b}" not in gone] for name in seconds}
             race = RacedRounds(
-                assignment,
+                session_,
+                OpenCells(session_, missing),
+                random.Random(0),
                 objective=given.raced,
                 lanes=[one.lane for one in self.lanes.values()],
-                before=rounds_before(tmp_path, [one.lane for one in self.lanes.values()]) if session > 1 else Before(),
+                before=read_earlier_rounds(tmp_path, [one.lane for one in self.lanes.values()])
+                if session > 1
+                else EarlierRounds(),
             )
             race.race(list(self.lanes.values()))  # type: ignore[arg-type]  # lanes without processes
         self.events = list(journal.read(tmp_path))
-
-    def _settle(self, runner, batch, judgement, warm_up):
-        cell = runner.lane.cell(batch)
-        assert cell not in self.settled, "settled twice"
-        self.settled[cell] = judgement.verdict, judgement.reason
-        self._journal.append(
-            "cell_finished", cell=cell, lane=runner.lane.id, batch=batch, verdict=str(judgement.verdict)
-        )
-
-    def _leave_out(self, lane, batch, reason, *, final):
-        self.left_out[lane.cell(batch)] = reason, final
+        mine = [event for event in self.events if event["event"] in ("cell_finished", "left_out")][before:]
+        assert len(mine) == len({event["cell"] for event in mine}), "a cell has one result"
+        self.settled = {
+            event["cell"]: (Verdict(event["verdict"]), event["reason"])
+            for event in mine
+            if event["event"] == "cell_finished"
+        }
+        self.left_out = {
+            event["cell"]: (event["reason"], event["final"]) for event in mine if event["event"] == "left_out"
+        }
 
     def slices(self, cell: str) -> int:
         return sum(event["event"] == "slice" and event["cell"] == cell for event in self.events)
@@ -213,7 +218,7 @@ def test_a_wrong_engine_beats_nobody(tmp_path):
     assert run.settled["wrong-b1"] == (Verdict.PARITY_FAILED, "cosine similarity -1.0")
     assert run.slices("wrong-b1") == 1
     assert run.ended()["leader"] == "good-b1"
-    assert run.lanes["wrong"].disowned == [1]
+    assert run.lanes["wrong"].evicted == [1]
 
 
 def test_a_lane_that_crashes_is_out_and_the_others_go_on(tmp_path):
@@ -226,7 +231,7 @@ def test_what_failed_or_was_too_late_in_an_earlier_session_still_beats_nobody(tm
     given = study(bounds={"max_latency_ms": 8}, repetitions=60)
     lanes = {"identity": flat(0.007), "late": flat(0.009), "dead": flat(0.005)}
     Run(tmp_path, given, {**lanes, "identity": flat(0.0071)}, fails={"dead": 3})
-    found = rounds_before(tmp_path, [lane(name, (1,)) for name in lanes])
+    found = read_earlier_rounds(tmp_path, [lane(name, (1,)) for name in lanes])
     assert found.barred == {"late-b1", "dead-b1"}
     assert len(found.rounds) > 3
 

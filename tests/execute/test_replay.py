@@ -211,7 +211,7 @@ def test_what_was_so_far_stays_as_it_was():
     half = next(i for i, event in enumerate(script.events) if event["event"] == "session_started" and i > 1)
     state = Fold()
     state.extend(script.events[:half])
-    before = state.record.so_far()
+    before = state.record.snapshot()
     state.extend(script.events[half:])
     state.derived()
     assert (before.sessions, state.record.sessions) == (1, 3)

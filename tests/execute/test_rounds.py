@@ -2,6 +2,7 @@
 
 import random
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from mlflow_ngraph.execute import journal, replay, rounds
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
 from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.open_cells import OpenCells
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.execute.study_directories import Places
+from mlflow_ngraph.execute.study_directories import StudyPaths
 from mlflow_ngraph.measure.stability import SliceFacts
-from mlflow_ngraph.processes.time_budget import TimeBudget
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables.summary import wide_intervals
 from mlflow_ngraph.verdicts import Verdict
@@ -127,7 +128,7 @@ def lane_runner(given, directory, compiler, calls):
     for batch, seconds in calls.items():
         samples = [{"durations_ns": [int(seconds * 2e9), int(seconds * 1e9)]}]
         before.cells[batch] = CellRecord(lane.cell(batch), lane.id, batch, Verdict.OK, samples=samples)
-    session = Session(plan, Places(directory), None, None, 2)  # type: ignore[arg-type]  # nothing is run
+    session = Session(plan, StudyPaths(directory), None, None, 2)  # type: ignore[arg-type]  # nothing is run
     return LaneRunner(session, LaneEngines(session, lane), before)
 
 
@@ -217,21 +218,13 @@ class Scripted:
 @pytest.mark.parametrize(("most", "expected"), [(100, 7), (5, 5)])
 def test_the_baseline_goes_on_as_long_as_somebody_is_compared_with_it(tmp_path, most, expected):
     lanes = [Scripted("identity", 3, most), Scripted("quick", 2), Scripted("slow", 7)]
-    settled = []
     with journal.Journal(tmp_path) as written:
-        assignment = rounds.Assignment(
-            study(),
-            written,
-            random.Random(0),
-            {lane.lane.id: [1] for lane in lanes},
-            lambda *cell: settled.append(cell),
-            lambda lane, batch, reason, *, final: None,
-            TimeBudget(),
-        )
-        measured = rounds.Rounds(assignment)
-        measured.measure(lanes, 1)  # type: ignore[arg-type]  # lanes without processes
+        session = Session(SimpleNamespace(study=study()), StudyPaths(tmp_path), written, None, 1)  # type: ignore[arg-type]
+        cells_left = OpenCells(session, {lane.lane.id: [1] for lane in lanes})
+        rounds.Rounds(session, cells_left, random.Random(0)).measure(lanes, 1)  # type: ignore[arg-type]
     assert [len(lane.rounds) for lane in lanes] == [expected, 2, 7]
-    assert [cell[0] for cell in settled] == lanes
+    closed = [event["lane"] for event in journal.read(tmp_path) if event["event"] == "cell_finished"]
+    assert closed == ["identity", "quick", "slow"]
 
 
 @pytest.mark.usefixtures("processes")

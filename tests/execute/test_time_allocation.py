@@ -9,13 +9,13 @@ import pytest
 from mlflow_ngraph.devices.registry import create as device
 from mlflow_ngraph.execute import expected_time, time_allocation
 from mlflow_ngraph.execute.plan import StudyPlan, make
-from mlflow_ngraph.execute.timing_history import Experience
+from mlflow_ngraph.execute.timing_history import TimingHistory
 from mlflow_ngraph.study import parse
 
 TWO = ["block:mha?width=16&depth=1", "block:mha?width=16&depth=2"]
 
 
-def plan(experience: Experience | None = None, **changes: object) -> StudyPlan:
+def plan(history: TimingHistory | None = None, **changes: object) -> StudyPlan:
     content = {
         "workloads": TWO,
         "compilers": ["identity", "torchscript"],
@@ -23,12 +23,12 @@ def plan(experience: Experience | None = None, **changes: object) -> StudyPlan:
         "builds": "alone",
         **changes,
     }
-    return make(parse(content), device("host"), experience)
+    return make(parse(content), device("host"), history)
 
 
 def known(made: StudyPlan, *, preparing: float, building: float, call_s: float) -> StudyPlan:
     """The plan on a machine that has done all of it before, for so many seconds each."""
-    experience = Experience()
+    history = TimingHistory()
     for workload in made.workloads:
         events: list[dict[str, object]] = [
             {
@@ -56,8 +56,8 @@ def known(made: StudyPlan, *, preparing: float, building: float, call_s: float) 
                     {"event": "cell_ready", **of_cell, "load_s": 0.5, "first_inference_s": 0.5},
                     {"event": "cell_finished", **of_cell, "warm_up": {"call_s": call_s * batch}},
                 ]
-        experience.take_in(events)
-    return replace(made, experience=experience)
+        history.learn_from(events)
+    return replace(made, history=history)
 
 
 def test_what_was_done_here_before_is_expected_again() -> None:
@@ -73,7 +73,7 @@ def test_what_was_done_here_before_is_expected_again() -> None:
 
 
 def test_what_was_done_with_other_models_is_known_roughly() -> None:
-    learned = known(plan(), preparing=20.0, building=3.0, call_s=0.1).experience
+    learned = known(plan(), preparing=20.0, building=3.0, call_s=0.1).history
     other = plan(learned, workloads=["block:mha?width=64"])
     workload = other.workloads[0]
     assert expected_time.preparing(other, workload).parts == {"similar": 20.0}
@@ -82,7 +82,7 @@ def test_what_was_done_with_other_models_is_known_roughly() -> None:
 
 
 def test_a_batch_size_that_was_not_measured_is_in_proportion() -> None:
-    learned = known(plan(), preparing=20.0, building=3.0, call_s=0.1).experience
+    learned = known(plan(), preparing=20.0, building=3.0, call_s=0.1).history
     more = plan(learned, batch_sizes=[1, 4, 8])
     workload = more.workloads[0]
     call_s, source = expected_time.call_s(more, workload, workload.lanes[0], 8)
@@ -91,7 +91,7 @@ def test_a_batch_size_that_was_not_measured_is_in_proportion() -> None:
 
 
 def test_engines_that_are_kept_are_not_compiled() -> None:
-    learned = Experience()
+    learned = TimingHistory()
     learned.kept(TWO[0].replace("?width=16&depth=1", "?depth=1&width=16"), "torchscript", "fp32")
     made = plan(learned)
     first, second = (workload.lanes[1] for workload in made.workloads)
@@ -122,7 +122,7 @@ def test_with_enough_time_nothing_is_left_out() -> None:
 def test_what_takes_too_long_to_compile_is_left_out_and_the_reason_is_said() -> None:
     made = known(plan(workloads=TWO[:1]), preparing=20.0, building=3.0, call_s=0.01)
     assert left_out(made, 120.0) == {("mha-w16-d1", "torchscript", 1), ("mha-w16-d1", "torchscript", 4)}
-    line = next(time_allocation.told(made, time_allocation.left_out(made, 120.0)))
+    line = next(time_allocation.describe(made, time_allocation.left_out(made, 120.0)))
     assert line.startswith(
         "mha-w16-d1: left out: torchscript at batch 1: having and measuring it takes about 5 min 02 s, "
     )
@@ -134,7 +134,7 @@ def test_each_workload_has_something_to_compare_before_any_has_more() -> None:
     assert some
     assert {(label, batch) for label, _, batch in some} <= {("mha-w16-d1", 4), ("mha-w16-d2", 4)}
     short = time_allocation.left_out(made, 25.0)
-    assert next(time_allocation.told(made, short)).startswith("mha-w16-d2: left out: all of it: ") or len(short) > 4
+    assert next(time_allocation.describe(made, short)).startswith("mha-w16-d2: left out: all of it: ") or len(short) > 4
 
 
 def test_in_a_race_the_batch_size_that_may_win_comes_before_those_between() -> None:

@@ -32,7 +32,7 @@ CRIPPLING = {
 
 @pytest.fixture
 def cleared(monkeypatch):
-    for name in environment.TOLD:
+    for name in environment.RECORDED:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -47,14 +47,14 @@ def test_what_makes_one_runtime_slower_is_gone(name, tmp_path, monkeypatch):
 def test_what_says_where_things_are_stays_and_is_not_told(name, tmp_path, monkeypatch, cleared):
     monkeypatch.setenv(name, "/somewhere")
     assert environment.of_threads(2, tmp_path)[name] == "/somewhere"
-    assert environment.told() == {}
+    assert environment.recorded_variables() == {}
 
 
-@pytest.mark.parametrize("name", environment.TOLD)
+@pytest.mark.parametrize("name", environment.RECORDED)
 def test_what_programs_may_need_to_start_stays_and_is_told(name, tmp_path, monkeypatch, cleared):
     monkeypatch.setenv(name, "/usr/lib/libjemalloc.so.2")
     assert environment.of_threads(2, tmp_path)[name] == "/usr/lib/libjemalloc.so.2"
-    assert environment.told() == {name: "/usr/lib/libjemalloc.so.2"}
+    assert environment.recorded_variables() == {name: "/usr/lib/libjemalloc.so.2"}
 
 
 @pytest.mark.parametrize(

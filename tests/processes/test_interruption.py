@@ -22,7 +22,7 @@ from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import journal, replay, study_directories
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.processes.child import Child
-from mlflow_ngraph.processes.interruption import Interrupted, listening, whole
+from mlflow_ngraph.processes.interruption import Interrupted, deferred, listening
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
@@ -62,9 +62,9 @@ def test_a_signal_is_raised_where_it_comes_unless_a_block_has_to_come_to_its_end
     done = []
 
     def work() -> None:
-        with whole(breakable=True):
+        with deferred(breakable=True):
             signal.raise_signal(signum)
-            with whole():
+            with deferred():
                 done.append("inner")
             done.append("outer")
 
@@ -78,9 +78,9 @@ def test_ctrl_c_again_breaks_off_what_may_be_broken_off() -> None:
     done = []
 
     def work() -> None:
-        with whole(breakable=True):
+        with deferred(breakable=True):
             signal.raise_signal(signal.SIGINT)
-            with whole():
+            with deferred():
                 signal.raise_signal(signal.SIGINT)
                 done.append("this may not")
             done.append("this may")
@@ -96,7 +96,7 @@ def test_other_signals_count_once_however_often_they_come() -> None:
     done = []
 
     def work() -> None:
-        with whole(breakable=True):
+        with deferred(breakable=True):
             for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
                 signal.raise_signal(signum)
             done.append("to the end")
@@ -114,7 +114,7 @@ def test_nothing_breaks_off_tidying_up_and_ctrl_c_breaks_off_what_comes_after() 
         assert not asked.hurried
         asked.tidied()
         signal.raise_signal(signal.SIGTERM)
-        with whole(breakable=True):
+        with deferred(breakable=True):
             pass
         with pytest.raises(Interrupted):
             signal.raise_signal(signal.SIGINT)
@@ -135,13 +135,13 @@ def test_other_threads_take_no_notice() -> None:
 
     def work() -> None:
         try:
-            with listening(Asked()), whole():
+            with listening(Asked()), deferred():
                 time.sleep(0)
         except BaseException as error:  # noqa: BLE001
             raised.append(error)
 
     def elsewhere() -> None:
-        with whole():
+        with deferred():
             signal.raise_signal(signal.SIGTERM)
             thread = threading.Thread(target=work)
             thread.start()

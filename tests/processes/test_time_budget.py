@@ -32,14 +32,14 @@ def test_a_part_ends_earlier_and_what_it_leaves_is_for_the_others(clock: Clock) 
     budget = TimeBudget(110.0, clock)
     budget.reserve(10.0)
     with budget.part(0.5):
-        assert (budget.left(), budget.left_at_most()) == (50, 100)
+        assert (budget.left(), budget.until_end()) == (50, 100)
         with budget.part(0.2):
             clock.now += 10
             assert budget.over
         assert budget.left() == 40
     assert budget.left() == 90
     with budget.ending(0.5):
-        assert (budget.left(), budget.left_at_most()) == (45, 45)
+        assert (budget.left(), budget.until_end()) == (45, 45)
         clock.now += 95
         assert budget.over
     assert budget.left() == -5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
-from mlflow_ngraph.recording.throttle import Gate
+from mlflow_ngraph.recording.recorder_child import Gate
 
 
 class Client:

@@ -47,7 +47,7 @@ class ScriptedLane:
         self.engines = dict.fromkeys(study.batch_sizes, engine)
         self.loaded: Loaded | None = None
         self.session = session
-        self.disowned: list[int] = []
+        self.evicted: list[int] = []
         self.fails_at: int | None = None
         """The slice that fails, counting from 0."""
         self._study, self._journal, self._seconds = study, journal, seconds
@@ -130,8 +130,8 @@ class ScriptedLane:
         assert self.loaded is not None
         return self.loaded.wants_more(self._study, accompanying=accompanying)
 
-    def disown(self, batch: int, reason: str) -> None:
-        self.disowned.append(batch)
+    def evict(self, batch: int, reason: str) -> None:
+        self.evicted.append(batch)
 
     def unload(self) -> None:
         self.loaded = None

@@ -48,7 +48,7 @@ class Standstill:
             self._still_s = 0.0
         if time.monotonic() - self._looked_at > _LOOK_S:
             self._processes, self._looked_at = self._look(), time.monotonic()
-            self._warden.let_go_on([process.pid for process in self._processes])
+            self._warden.resume_at_end([process.pid for process in self._processes])
         began = time.monotonic()
         ending = Timer(LONGEST_S, self._signal, [signal.SIGCONT])
         ending.daemon = True
