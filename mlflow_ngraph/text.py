@@ -1,10 +1,9 @@
-"""Text that verbs, pages and reports share: words that depend on a number, tables of Markdown, values that JSON knows."""
+"""Text that verbs, pages and reports share: words that depend on a number, values that JSON knows."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -97,26 +96,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def markdown_row(cells: Iterable[str]) -> str:
-    """A row of a table, whatever is in its cells."""
-    return f"| {' | '.join(harmless(' '.join(cell.split())).replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table.
-
-    Parameters
-    ----------
-    titles : sequence of str
-        Of the columns.
-    rows : iterable of sequence of str
-        As many cells each as there are titles.
-    """
-    yield markdown_row(titles)
-    yield markdown_row(["---"] * len(titles))
-    yield from map(markdown_row, rows)
 
 
 def plain(value: Any) -> Any:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
-from mlflow_ngraph_testing.first_contact.finding import Table
 
 RIGHT = (Verdict.OK, Verdict.UNSUPPORTED)
 """Verdicts that are no fault: a compiler may say that it does not have something."""
@@ -42,19 +42,19 @@ def counted(record: StudyRecord) -> str:
     return f"{counts} of {planned(record)} cells"
 
 
-def table(record: StudyRecord, heading: str) -> Table:
+def table(record: StudyRecord, heading: str) -> Sheet:
     """A row a cell, with what it computes beside the baseline and how fast it is."""
-    return Table(
+    return Sheet(
         heading,
         ("workload", "compiler", "batch", "verdict", "largest relative error", "samples/s", "remarks"),
         [
             [
                 lane.lane.label,
                 lane.lane.compiler_label,
-                str(cell.batch),
-                str(cell.verdict),
-                "–" if cell.parity is None else f"{cell.parity.max_rel:.1e}",
-                rounded(cell.metrics["throughput"]) if "throughput" in cell.metrics else "–",
+                cell.batch,
+                cell.verdict,
+                cell.parity and f"{cell.parity.max_rel:.1e}",
+                rounded(cell.metrics.get("throughput")) or None,
                 cell.remarks,
             ]
             for lane, cell in cells(record)

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
 from mlflow_ngraph_testing.first_contact.command import GRACE_SECONDS, Ended
-from mlflow_ngraph_testing.first_contact.finding import Finding, Status, Table, worst
+from mlflow_ngraph_testing.first_contact.finding import Finding, Status, worst
 
 RESULTS, PROVEN = "results.jsonl", "proven.jsonl"
 LEFT_OUT = ("test_flags_make_the_round_trip", "test_other_values_of_flags_give_the_same_function")
@@ -90,11 +91,11 @@ def contract(bench: Bench, seconds: float) -> Finding:
         statuses.append(status)
         rows.append([compiler, status, said, f"{found.seconds:.0f} s"])
         facts[compiler] = {"status": status, "seconds": found.seconds, **results}
-        tables.append(Table(f"Contract of {compiler}", ("test", "outcome", "reason"), _rows(results)))
+        tables.append(Sheet(f"Contract of {compiler}", ("test", "outcome", "reason"), _rows(results)))
     counts = Counter(statuses)
     said = ", ".join(f"{number} {status}" for status, number in counts.items())
     left_out = f"left out, as only an adapter's author knows other values of its flags: {', '.join(LEFT_OUT)}"
-    overview = Table("Contract suite", ("compiler", "result", "tests", "time"), rows)
+    overview = Sheet("Contract suite", ("compiler", "result", "tests", "time"), rows)
     return Finding(worst(statuses), f"of {len(rows)} compilers {said}; {left_out}", [overview, *tables], facts)
 
 

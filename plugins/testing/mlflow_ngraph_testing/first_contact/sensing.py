@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from mlflow_ngraph.devices.sensors import ENERGY, POWER, Change, Sensors
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph_testing.first_contact.bench import Bench
-from mlflow_ngraph_testing.first_contact.finding import Finding, Table
+from mlflow_ngraph_testing.first_contact.finding import Finding
 
 _WATCHED_S = {"short": 3.0, "full": 20.0}
 
@@ -42,10 +43,10 @@ def sensing(bench: Bench, seconds: float) -> Finding:
         busy = _watch(sensors, watched)
     before, after = _told(idle), _told(busy)
     names = sorted({*before, *after})
-    table = Table(
+    table = Sheet(
         "Sensors",
         ("what", "idle", "under load"),
-        [[name, _number(before.get(name)), _number(after.get(name))] for name in names],
+        [[name, *(rounded(readings.get(name)) or None for readings in (before, after))] for name in names],
     )
     shown = [name for name in names if name.startswith(_STATE)]
     facts = {"seconds": watched, "idle": before, "load": after}
@@ -76,10 +77,6 @@ def _told(change: Change) -> dict[str, float]:
     """What sensors say now, and by the second what they counted: of an energy meter that is its power in W."""
     counted = {f"{name} per s": amount / change.seconds for name, amount in change.counted.items()}
     return {**change.values, **counted}
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else rounded(value)
 
 
 @contextmanager

@@ -17,11 +17,12 @@ from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import DeviceBusyError
 from mlflow_ngraph.execute import journal, machine_lock
 from mlflow_ngraph.execute.machine_lock import ExclusiveMachine
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_testing.first_contact import cells
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
 from mlflow_ngraph_testing.first_contact.command import Started, outlived
-from mlflow_ngraph_testing.first_contact.finding import Finding, Status, Table
+from mlflow_ngraph_testing.first_contact.finding import Finding, Status
 
 _LOOK_S = 0.05
 _KILLED_AT = "slice"
@@ -67,9 +68,7 @@ def locking(bench: Bench, seconds: float) -> Finding:
         "it measures nothing meanwhile": still,
         "it runs once the machine is free": ended.code == 0,
     }
-    table = Table(
-        "One study at a time", ("what", "seen"), [[what, "yes" if true else "no"] for what, true in seen.items()]
-    )
+    table = Sheet("One study at a time", ("what", "seen"), list(seen.items()))
     facts = {"lock": str(machine_lock.lock_folder()), "seen": seen}
     if all(seen.values()):
         return Finding(
@@ -108,9 +107,7 @@ def interruption(bench: Bench, seconds: float) -> Finding:
     for orphan in orphans:
         with contextlib.suppress(psutil.NoSuchProcess):
             orphan.kill()
-    table = Table(
-        "Killed and resumed", ("what", "seen"), [[what, "yes" if true else "no"] for what, true in seen.items()]
-    )
+    table = Sheet("Killed and resumed", ("what", "seen"), list(seen.items()))
     facts = {"killed_after": _KILLED_AT, "cells": dict(times), "seen": seen}
     if all(seen.values()):
         return Finding("right", f"{len(expected)} cells, each measured once; nothing left behind", [table], facts)
