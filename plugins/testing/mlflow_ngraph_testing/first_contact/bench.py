@@ -79,7 +79,7 @@ class Bench:
         RuntimeError
             It gives no answer.
         """
-        ended = self.run(verb, [*NGRAPH, verb, "--json"], seconds)
+        ended = self.run(verb.replace(" ", "-"), [*NGRAPH, *verb.split(), "--json"], seconds)
         if ended.code is None:
             raise TimeoutError(f"mlflow-ngraph {verb} {ended.how}")
         try:

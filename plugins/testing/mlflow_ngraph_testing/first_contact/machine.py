@@ -13,7 +13,7 @@ from mlflow_ngraph_testing.first_contact.finding import Finding
 def machine(bench: Bench, seconds: float) -> Finding:
     """Describe the machine for somebody who does not have it. What lacks is no fault of the machine's."""
     deadline = time.monotonic() + seconds
-    described = bench.ask("devices", seconds / 2)
+    described = bench.ask("info devices", seconds / 2)
     findings = bench.ask("doctor", deadline - time.monotonic())["findings"]
     fitness = bench.profile.fitness()
     facts, hardware, system = described["machine"], described["machine"]["hardware"], described["machine"]["system"]
