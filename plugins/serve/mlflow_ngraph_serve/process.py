@@ -1,4 +1,4 @@
-"""The process that serves an engine: ``python -m mlflow_ngraph_serve.process ORDER``.
+"""The process that serves an engine.
 
 An engine is served as it was measured: in a fresh process, with the environment variables that set its threads and without
 what finding and checking it has imported. So whoever serves becomes this process when all checks are passed.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes import python_command
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
@@ -30,18 +31,17 @@ _SCRATCH = "ngraph-serve-"
 
 @dataclass(frozen=True)
 class Order:
-    """What to serve, and how."""
+    """The package to serve, and the options."""
 
     directory: Path
     digest: str
-    """Of the package's manifest, as it was checked."""
+    """Digest of the package's manifest, as it was checked."""
     name: str
     settings: Settings
     scratch: Path
     """Removed in the end."""
 
     def to_json(self) -> str:
-        """For the command line of the process."""
         return json.dumps(
             {
                 "directory": str(self.directory),
@@ -78,11 +78,11 @@ def become(package: Package, name: str, settings: Settings) -> NoReturn:
 def command_of(package: Package, name: str, settings: Settings) -> tuple[list[str], dict[str, str]]:
     """The command of the process, and its environment."""
     order, env = ordered(package, name, settings)
-    return [sys.executable, "-m", "mlflow_ngraph_serve.process", order.to_json()], env
+    return python_command.command(__name__, order.to_json()), env
 
 
 def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dict[str, str]]:
-    """What a process that serves a package is told, and its environment."""
+    """Order and environment of a process that serves a package."""
     from mlflow_ngraph.engines.environment import of_manifest
 
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
@@ -90,9 +90,9 @@ def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dic
     return order, of_manifest(package.manifest, scratch)
 
 
-def main(arguments: list[str]) -> int:
-    """Serve until a signal comes. SIGTERM and SIGINT end the server once it has answered what came in."""
-    return serve(Order.parse(arguments[0]), _listening_server)
+def main() -> int:
+    """Serve the order that is the argument until a signal comes. SIGTERM and SIGINT end the server once it has answered what came in."""
+    return serve(Order.parse(sys.argv[1]), _listening_server)
 
 
 def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
@@ -159,7 +159,3 @@ def _listening_server(order: Order) -> Server:
 def tell(line: str) -> None:
     """Say something to whoever started the server."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,10 +18,11 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, NGraphError
+from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve import process
 from mlflow_ngraph_serve.client import infer
+from mlflow_ngraph_serve.following import successor
 from mlflow_ngraph_serve.following.channel import Channel
-from mlflow_ngraph_serve.following.successor import Handed
 from mlflow_ngraph_serve.server import GRACE_S, address, listen
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from mlflow_ngraph_serve.settings import Settings
 
 START_S = 600.0
-"""Until the engine is loaded and warm; some runtimes compile when they load."""
+"""Timeout for loading and warming up an engine; some runtimes compile when they load."""
 _ANSWER_S = 5.0
-"""For a question about its health."""
+"""Timeout of a health check."""
 _POLL_S = 0.02
 _GRAVE = {f'ngraph_failures_total{{reason="{reason}"}}': reason for reason in ("engine", "internal")}
 """Counters of failed requests that are no client's fault."""
@@ -40,16 +40,16 @@ _GRAVE = {f'ngraph_failures_total{{reason="{reason}"}}': reason for reason in ("
 
 @dataclass(frozen=True)
 class Public:
-    """Where clients find whatever is served."""
+    """The address that clients use, whichever engine serves."""
 
     name: str
-    """Of the model, whichever version it is."""
+    """Name of the model, without a version."""
     settings: Settings
     listening: socket.socket
 
     @property
     def url(self) -> str:
-        """Where inferences are asked for."""
+        """Address for inference requests."""
         return f"{address(self.listening)}/v2/models/{self.name}/infer"
 
 
@@ -89,10 +89,10 @@ class EngineServer:
         own = listen("127.0.0.1", 0)
         self._url = address(own)
         self.channel, other = Channel.pair()
-        handed = Handed(own.fileno(), public.listening.fileno(), other.fileno(), os.getpid())
+        handed = successor.Handed(own.fileno(), public.listening.fileno(), other.fileno(), os.getpid())
         with own, other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow_ngraph_serve.following.successor", order.to_json(), handed.to_json()],
+                command(successor.__name__, order.to_json(), handed.to_json()),
                 env=env,
                 pass_fds=(handed.own, handed.public, handed.channel),
                 stdin=subprocess.DEVNULL,
@@ -123,7 +123,7 @@ class EngineServer:
         self.channel.send(do="aside")
 
     def difference(self, timeout_s: float | None = None) -> str:
-        """How its outputs differ from those that the model has computed for the same inputs; empty where they do not.
+        """Compare its outputs with the model's for the same inputs; empty where they agree.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class EngineServer:
         return f"its outputs are not those of the model: {problem}" if problem else ""
 
     def trouble(self) -> str | None:
-        """What is wrong with it while it serves; empty where nothing is, and None where it does not say."""
+        """Problem of a serving process; empty without one, None where it does not answer."""
         import requests
 
         try:
@@ -169,7 +169,7 @@ class EngineServer:
             self._process.terminate()
 
     def gone(self, deadline: float) -> bool:
-        """Whether it has ended; it is made to when it is later than ``deadline`` by the monotonic clock."""
+        """Test if it has ended; kill it after ``deadline`` by the monotonic clock."""
         if self._process.poll() is None and time.monotonic() > deadline:
             self.kill()
         if self._process.poll() is None:
@@ -188,11 +188,11 @@ class EngineServer:
 
     @property
     def patience_s(self) -> float:
-        """How long ending may take."""
+        """Limit for ending by itself."""
         return self._public.settings.timeout_s + 2 * GRACE_S
 
     def _end(self) -> str:
-        """How the process has ended, whose channel has."""
+        """Reason for the end of the process, once its channel is closed."""
         try:
             code = self._process.wait(_ANSWER_S)
         except subprocess.TimeoutExpired:

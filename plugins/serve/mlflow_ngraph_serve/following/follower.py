@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve.following.channel import Channel, Message
 from mlflow_ngraph_serve.following.engine_server import Public
 from mlflow_ngraph_serve.following.followed import Champion
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from mlflow_ngraph_serve.settings import Settings
 
 _SCOUT_AGAIN_S = 10.0
-"""Until a scout that has died is started again."""
+"""Delay before a scout that has died is started again."""
 _ENDS_S = 10.0
-"""For a scout to tidy up."""
+"""Time for a scout to tidy up."""
 _PORT_S = 5.0
-"""For the servers of a follower that was killed to leave its port."""
+"""Time for the servers of a killed follower to release its port."""
 
 
 def follow(wanted: Wanted, say: Callable[[str], None]) -> None:
@@ -187,7 +187,7 @@ class Follower:
         self._scout, other = Channel.pair()
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow_ngraph_serve.following.scout", str(other.fileno()), str(os.getpid())],
+                command("mlflow_ngraph_serve.following.scout", str(other.fileno()), str(os.getpid())),
                 pass_fds=(other.fileno(),),
                 stdin=subprocess.DEVNULL,
                 # Standard output is for lines of the follower.
@@ -268,7 +268,7 @@ def _listening(settings: Settings, *, patient: bool) -> Iterator[socket.socket]:
 
 
 def _objection(good: KeptEngine | None, tracking_uri: str, rules: Rules) -> str:
-    """What speaks against the engine of an earlier day; empty where nothing does, or there is none.
+    """Objection to the engine of an earlier start; empty without one, or without an engine.
 
     Somebody may have changed their mind about it: it is believed as one that comes from its server now.
     """

@@ -1,4 +1,4 @@
-"""The process that looks where an alias points and brings what it finds: ``python -m mlflow_ngraph_serve.following.scout``.
+"""The process that looks where an alias points and brings what it finds.
 
 It is apart from whoever serves: a server that is away, a download that takes long or a client that goes wrong holds up nothing
 there. An engine that it tells of stands whole and proven on this machine.
@@ -54,7 +54,7 @@ class Scout:
         self._may_mark = True
 
     def do(self, message: Message) -> None:
-        """What the follower asks for."""
+        """Execute a command of the follower."""
         if message["do"] == "mark":
             self._marks[message["version"]] = message["text"]
         else:
@@ -133,18 +133,13 @@ class Scout:
             del self._marks[version]
 
 
-def main(arguments: list[str]) -> int:
-    """Look until nobody wants to know any more.
-
-    Parameters
-    ----------
-    arguments : list[str]
-        The descriptor of the channel, and the process that has the other end.
-    """
+def main() -> None:
+    """Look until the follower has ended. The arguments are the channel's descriptor and the follower's process id."""
+    descriptor, follower = map(int, sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    parent_death.send_to_self(signal.SIGTERM, int(arguments[1]))
-    channel = Channel.of_descriptor(int(arguments[0]))
+    parent_death.send_to_self(signal.SIGTERM, follower)
+    channel = Channel.of_descriptor(descriptor)
     scout: Scout | None = None
     while not channel.ended:
         for message in channel.wait(None if scout is None else scout.look()):
@@ -153,12 +148,7 @@ def main(arguments: list[str]) -> int:
                 scout = Scout(message, channel.send)
             else:
                 scout.do(message)
-    return 0
 
 
 def _end(*_: Any) -> None:
     sys.exit(0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

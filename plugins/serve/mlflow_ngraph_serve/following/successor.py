@@ -1,4 +1,4 @@
-"""The process that serves one of the engines of a follower: ``python -m mlflow_ngraph_serve.following.successor ORDER ...``.
+"""The process that serves one of the engines of a follower.
 
 It is handed three sockets. On one of its own it answers from the beginning, so that it can be tried before any client gets
 there. The one that clients know it shares with whoever serves beside it, and takes connections from it when it is told to, and
@@ -39,7 +39,6 @@ class Handed:
     parent: int
 
     def to_json(self) -> str:
-        """For the command line of the process."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -120,17 +119,12 @@ def _say(writer: asyncio.StreamWriter, **message: object) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
 
 
-def main(arguments: list[str]) -> int:
-    """Serve until a signal comes, or the follower has ended.
-
-    Parameters
-    ----------
-    arguments : list[str]
-        An order of `mlflow_ngraph_serve.process`, and what is handed.
-    """
-    handed = Handed.parse(arguments[1])
+def main() -> int:
+    """Serve until a signal comes, or the follower has ended. The arguments are a `process.Order` and a `Handed`."""
+    order, descriptors = sys.argv[1:]
+    handed = Handed.parse(descriptors)
     parent_death.send_to_self(signal.SIGTERM, handed.parent)
-    return process.serve(process.Order.parse(arguments[0]), partial(_server, handed))
+    return process.serve(process.Order.parse(order), partial(_server, handed))
 
 
 def _server(handed: Handed, order: Order) -> Server:
@@ -142,7 +136,3 @@ def _server(handed: Handed, order: Order) -> Server:
         raise
     own, public = socket.socket(fileno=handed.own), socket.socket(fileno=handed.public)
     return SuccessorServer(service, own, public, channel, process.tell)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

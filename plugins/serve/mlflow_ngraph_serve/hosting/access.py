@@ -1,4 +1,4 @@
-"""Who may speak to a tracking server: names that it answers to, users, certificates."""
+"""Access to a tracking server: host names, users, certificates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEY_FILE, PASSWORD_FILE, SETTINGS_FILE, USERS_FILE = "secret-key", "admin-passwo
 _SECRETS = {"MLFLOW_FLASK_SERVER_SECRET_KEY": KEY_FILE, "MLFLOW_AUTH_ADMIN_PASSWORD": PASSWORD_FILE}
 _SETTINGS = "MLFLOW_AUTH_CONFIG_PATH"
 _LOCAL = ("localhost", "127.0.0.1", "[[]::1]")
-"""As patterns: a bracket stands for itself within brackets."""
+"""Patterns of host names; a bracket is literal within brackets."""
 _PRIVATE = ("192.168.*", "10.*", *(f"172.{number}.*" for number in range(16, 32)), "fc00:*", "fd00:*")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens there can be reached from this machine alone."""
+    """Test if a server that listens there can be reached from this machine alone."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 from mlflow_ngraph.errors import NGraphError, UsageError
 from mlflow_ngraph_serve.hosting import access, database
@@ -25,24 +26,24 @@ from mlflow_ngraph_serve.hosting import access, database
 ARTIFACTS = "artifacts"
 """Name in the server's folder."""
 _PATIENCE_S = 120.0
-"""Until the server answers: MLflow's imports on a small machine, and the tables of a new database."""
+"""Timeout for the first answer: MLflow's imports on a small machine, and the tables of a new database."""
 _GRACE_S = 15.0
-"""For the server to end by itself."""
+"""Time for the server to end by itself."""
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a tracking server is to be like."""
+    """Options of a tracking server."""
 
     folder: Path
-    """Where it keeps what is not kept elsewhere."""
+    """Folder of everything that has no other place."""
     host: str = "127.0.0.1"
     port: int = 5000
     store: str | None = None
     """Address of a database; see `database.running`."""
     artifacts: str | None = None
-    """Where files go: a folder, or the address of a store; by default into ``folder``. Clients send them to the server."""
+    """Folder or address of a store for files; by default in ``folder``. Clients send them to the server."""
     names: tuple[str, ...] = ()
     """Names that it is known by beside those of the machine."""
     certificate: Path | None = None
@@ -52,12 +53,12 @@ class Wanted:
 
     @property
     def has_users(self) -> bool:
-        """Whether visitors have to log in."""
+        """True where visitors have to log in."""
         return self.login and not access.is_loopback(self.host)
 
     @property
     def address(self) -> str:
-        """As clients on this machine or, where it listens everywhere, elsewhere give it."""
+        """Address for clients: on this machine or, where it listens everywhere, elsewhere."""
         host = socket.getfqdn() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared, not bound
         return f"{'https' if self.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
@@ -91,7 +92,10 @@ def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
     users = access.users(wanted.folder) if wanted.has_users else {}
     with (
         database.running(wanted.folder, wanted.store) as store,
-        _until_signal(_command(wanted, tls, store), {**users, database.VARIABLE: store}) as (process, asked),
+        _until_signal(_command(wanted, tls, store), wanted.folder, {**users, database.VARIABLE: store}) as (
+            process,
+            asked,
+        ),
     ):
         _wait(process, asked, wanted)
         if process.poll() is None and not asked:
@@ -103,7 +107,9 @@ def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
 
 
 def _command(wanted: Wanted, tls: list[str], store: str) -> list[str]:
-    artifacts = wanted.artifacts or str((wanted.folder / ARTIFACTS).absolute())
+    artifacts = wanted.artifacts or str(wanted.folder / ARTIFACTS)
+    if not urlsplit(artifacts).scheme:
+        artifacts = str(Path(artifacts).absolute())
     command = [
         *(sys.executable, "-m", "mlflow", "server", "--host", wanted.host, "--port", str(wanted.port)),
         *("--app-name", "ngraph-auth" if wanted.has_users else "ngraph", "--artifacts-destination", artifacts),
@@ -117,7 +123,7 @@ def _command(wanted: Wanted, tls: list[str], store: str) -> list[str]:
 
 
 def _require_free(host: str, port: int) -> None:
-    """So that what is wrong is said before a database is made."""
+    """Report a taken port before a database is made."""
     try:
         (family, kind, protocol, _, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as probe:
@@ -131,7 +137,7 @@ def _require_free(host: str, port: int) -> None:
 
 @contextmanager
 def _until_signal(
-    command: list[str], environment: dict[str, str]
+    command: list[str], folder: Path, environment: dict[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """A process in a session of its own, which a signal to us ends: it, and whatever it has started.
 
@@ -143,7 +149,9 @@ def _until_signal(
     asked: list[int] = []
     # Its jobs are for evaluations of language models; each is a process.
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    process = subprocess.Popen(command, env={**quiet, **os.environ, **environment}, start_new_session=True)
+    variables = {**quiet, **os.environ, **environment}
+    # Its processes import from the current directory, where the user may have a file of any module's name.
+    process = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True)
 
     def end(number: int, frame: FrameType | None) -> None:
         asked.append(number)
@@ -169,7 +177,7 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], asked: list[int], wanted: Wanted) -> None:
-    """Until the server answers, ends, or is to end."""
+    """Wait until the server answers, ends, or is asked to end."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(wanted.host, wanted.host)  # noqa: S104 - compared, not bound
     address = f"{'https' if wanted.certificate else 'http'}://{host}:{wanted.port}/health"
     deadline = time.monotonic() + _PATIENCE_S

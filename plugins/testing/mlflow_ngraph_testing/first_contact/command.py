@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,17 +14,19 @@ from pathlib import Path
 
 import psutil
 
+from mlflow_ngraph.processes import python_command
+
 GRACE_SECONDS = 5.0
-"""For a command to end its children by itself, before it is killed. Within its time limit, as far as that is long enough."""
+"""Time for a command to end its children before it is killed; part of its time limit, as far as that is long enough."""
 _LAST_LINES = 3
 _POLL_SECONDS = 0.05
 
-NGRAPH = (sys.executable, "-m", "mlflow_ngraph")
+NGRAPH = python_command.command("mlflow_ngraph.__main__")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """Result of a command."""
 
     code: int | None
     """None: its time was up."""
@@ -41,7 +42,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """In words."""
+        """Exit code or timeout, with the last lines, in words."""
         if self.code is None:
             return f"was not done within {self.seconds:.0f} s"
         return f"ended with code {self.code}{': ' if self.last else ''}{self.last}"
@@ -74,7 +75,7 @@ class Started:
             )
 
     def said(self) -> str:
-        """What it has said of its errors and of its progress so far."""
+        """Content of standard error so far."""
         return self._err.read_text(encoding="utf-8", errors="replace")
 
     def wait(self, seconds: float) -> Ended:

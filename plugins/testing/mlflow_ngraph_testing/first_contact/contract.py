@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlflow_ngraph.processes import python_command
 from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
 from mlflow_ngraph_testing.first_contact.command import GRACE_SECONDS, Ended
@@ -29,7 +29,7 @@ PROOF = "test_a_reloaded_engine_computes_the_models_function"
 """The least that the short form has to see of a compiler."""
 _PROVEN_WITH = {"models": ("cnn",)}
 _SHORT = {"models": ("cnn", "text_encoder"), "cycles": 40}
-"""What the short form does with less of."""
+"""Values of the short form."""
 
 _MODULE = '''
 """Written by mlflow-ngraph local first-contact."""
@@ -101,19 +101,19 @@ def contract(bench: Bench, seconds: float) -> Finding:
 
 @dataclass
 class _Seen:
-    """What is known of a compiler's contract."""
+    """Results of a compiler's contract."""
 
     folder: Path
     ended: Ended = field(default_factory=lambda: Ended(None, "", "", 0.0))
-    """How the suite ended, and if that has not begun, how the proof did."""
+    """Result of the suite or, before it has begun, of the proof."""
     seconds: float = 0.0
 
     def suite(self) -> dict[str, Any]:
-        """What the suite told so far, as `outcomes`."""
+        """Results of the suite, as `outcomes`."""
         return outcomes(self.folder / RESULTS)
 
     def proof(self) -> dict[str, Any]:
-        """What was told of the proof, as `outcomes`."""
+        """Results of the proof, as `outcomes`."""
         return outcomes(self.folder / PROVEN)
 
 
@@ -147,13 +147,13 @@ def _run(
     (seen.folder / "conftest.py").write_text(_PLUGIN.format(file=str(seen.folder / file)), encoding="utf-8")
     options = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(seen.folder), *options)
     # Plugins of others would be tried here as well, and fail for reasons of their own.
-    command = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-m", "pytest", *options, str(seen.folder)]
+    command = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", *python_command.command("pytest", *options, str(seen.folder))]
     seen.ended = bench.run(f"contract-{compiler}-{file.partition('.')[0]}", command, seconds)
     seen.seconds += seen.ended.seconds
 
 
 def outcomes(path: Path) -> dict[str, Any]:
-    """What a suite wrote: ``collected``, the names of its tests, and ``outcomes`` of those that came to an end."""
+    """Results of a suite from its file: ``collected``, the names of its tests, and ``outcomes`` of those that finished."""
     collected: list[str] = []
     by_test: dict[str, dict[str, str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
@@ -166,14 +166,14 @@ def outcomes(path: Path) -> dict[str, Any]:
 
 
 def _whole(results: Mapping[str, Any]) -> bool:
-    """Whether every test came to an end, and none failed."""
+    """Test if every test finished and none failed."""
     by_test = results["outcomes"]
     ended = results["collected"] and all(name in by_test for name in results["collected"])
     return bool(ended) and not any(test["outcome"] == "failed" for test in by_test.values())
 
 
 def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str, dict[str, Any]]:
-    """What a compiler's contract came to, in words too, and the results of proof and suite together."""
+    """Status of a compiler's contract, a summary, and the results of proof and suite together."""
     ended, proof, suite = seen.ended, seen.proof(), seen.suite()
     by_test = {**proof["outcomes"], **suite["outcomes"]}
     collected = list(dict.fromkeys([*proof["collected"], *suite["collected"]]))
