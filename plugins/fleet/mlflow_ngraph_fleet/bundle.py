@@ -1,4 +1,4 @@
-"""What travels to a device: the core and this plugin as wheels, the study, and the models it names; each by its digest, and nothing else.
+"""Bundle for a device: core and plugin as wheels, the study, and the models it names; each by its digest.
 
 A model that a study names by a relative path is at that path on the device too, so that it has the same name in results.
 """
@@ -29,16 +29,16 @@ _MODULES = "torch"
 """The scheme whose target is a Python module, which may be the user's own."""
 _EXTRAS = ("xeon", "gpu", "orin")
 _ELSEWHERE = "models"
-"""Where models are on the device that are named by paths of this machine."""
+"""Folder on the device of models that are named by paths of this machine."""
 _DIGITS = 16
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What goes to one device."""
+    """Files for one device."""
 
     command: str
-    """What starts the study there."""
+    """Command that starts the study there."""
     files: Path
     parts: Mapping[str, Path]
 
@@ -86,7 +86,7 @@ class Travelling:
         return cls(study.model_copy(update={"workloads": choices}), parts, code, models)
 
     def bundle(self, fleet: Fleet, device: str, place: Path, **about: Any) -> Bundle:
-        """What goes to one device.
+        """Make the bundle of one device.
 
         Parameters
         ----------

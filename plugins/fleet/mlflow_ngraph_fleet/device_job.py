@@ -96,7 +96,7 @@ class _Earlier:
         self._path = path
 
     def directory(self) -> Path | None:
-        """Of the study that an earlier job began."""
+        """Directory of the study that an earlier job began."""
         try:
             directory = Path(self._path.read_text(encoding="utf-8"))
         except OSError:
@@ -147,7 +147,7 @@ def _say(event: str, **fields: Any) -> None:
 
 
 def _reaches(tracking_uri: str) -> bool:
-    """Whether this device sees the tracking server."""
+    """Test if this device reaches the tracking server."""
     if not tracking_uri:
         return False
     try:

@@ -82,7 +82,7 @@ def plan(
 
 
 def places() -> Path:
-    """Where studies over several devices are kept."""
+    """Folder of studies over several devices."""
     path = home_directory.directory() / "fleet" / "studies"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -109,7 +109,7 @@ def find(name: str | None) -> Path:
 
 
 def read(place: Path) -> dict[str, Any]:
-    """What is known of a study.
+    """Read the plan of a study.
 
     Raises
     ------

@@ -102,7 +102,7 @@ class FleetRun:
 
     @property
     def address(self) -> str:
-        """Where a person finds it: an address or, for a store without a server, the run and the command that shows it."""
+        """Address of the run for people or, for a store without a server, the run and the command that shows it."""
         if not connection.is_server(self.tracking_uri):
             return f"{self.run_id}, shown by {views.command(self.tracking_uri)}"
         return views.run_link(addresses.shown(self.tracking_uri).rstrip("/"), self.experiment_id, self.run_id)

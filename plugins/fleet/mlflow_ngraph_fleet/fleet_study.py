@@ -24,14 +24,14 @@ from mlflow_ngraph_fleet.fleet_run import FleetRun
 from mlflow_ngraph_fleet.wire import Event, Listener
 
 ATTEMPTS = 5
-"""How often a study is taken to a device whose job ended without a word; it goes on where it was."""
+"""Attempts to continue a study on a device whose job ended without a word."""
 _POLL_S = 1.5
 _CANCEL_S = 120.0
-"""How long to wait for jobs that were asked to end."""
+"""Time for cancelled jobs to end."""
 _OWN_CODES = (0, 1, 2, 3, 130, 143)
 """Exit codes of a study; that of a process that was killed is another one."""
 _LAST_LINES = 12
-"""Of a log, for a person who is told of a failure."""
+"""Lines of a log that are shown with a failure."""
 _OF_DEVICES = "ngraph"
 
 
@@ -39,7 +39,7 @@ class Observer(Protocol):
     """Follows a study on all its devices."""
 
     def on_state(self, device: str, state: str) -> None:
-        """What the engine says of a device's job has changed."""
+        """Called when the state of a device's job changes."""
 
     def on_event(self, device: str, event: Event) -> None:
         """The study on a device said something."""
@@ -47,13 +47,13 @@ class Observer(Protocol):
 
 @dataclass
 class Progress:
-    """How far a device is."""
+    """Progress of a device."""
 
     device: str
     attempt: int = 1
     listener: Listener = field(default_factory=Listener)
     state: str = ""
-    """As the observer knows it."""
+    """State in the observer's words."""
     code: int | None = None
     """The exit code of the study there; None as long as it is under way."""
     reason: str = ""
@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class DeviceOutcome:
-    """How the study of a device ended."""
+    """Result of the study on a device."""
 
     device: str
     code: int
@@ -117,7 +117,7 @@ class FleetStudy:
             raise
 
     def follow(self) -> list[DeviceOutcome]:
-        """Until every device has ended.
+        """Follow the jobs until every device has ended.
 
         Returns
         -------
@@ -169,7 +169,7 @@ class FleetStudy:
         return self.outcomes()
 
     def outcomes(self) -> list[DeviceOutcome]:
-        """How the devices that have ended did."""
+        """Results of the devices that have ended."""
         return [
             DeviceOutcome(each.device, each.code, each.reason, each.study_id, tuple(each.last_lines))
             for each in self._devices.values()
@@ -266,7 +266,7 @@ class FleetStudy:
 
 
 def job_id(fleet_study: str, device: str, attempt: int) -> str:
-    """What the engine calls the job of a device.
+    """Id of a device's job in the engine.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def job_id(fleet_study: str, device: str, attempt: int) -> str:
 
 @contextmanager
 def _within(run_id: str) -> Iterator[None]:
-    """What is recorded within the block belongs to a run."""
+    """Record into a run within the block."""
     before = os.environ.get("MLFLOW_RUN_ID")
     os.environ["MLFLOW_RUN_ID"] = run_id
     try:
@@ -293,7 +293,7 @@ def _within(run_id: str) -> Iterator[None]:
 
 
 def exit_code(outcomes: Sequence[DeviceOutcome]) -> int:
-    """Of all devices: that of an interruption, else the worst."""
+    """Exit code for all devices: that of an interruption, else the worst."""
     codes = {outcome.code for outcome in outcomes}
     interrupted = [code for code in codes if code >= 128]
     if interrupted:
@@ -302,6 +302,6 @@ def exit_code(outcomes: Sequence[DeviceOutcome]) -> int:
 
 
 def status_of(outcomes: Sequence[DeviceOutcome]) -> str:
-    """What MLflow calls the end of such a study."""
+    """Status of such a study in MLflow."""
     code = exit_code(outcomes)
     return "KILLED" if code >= 128 else "FINISHED" if code in (0, 3) else "FAILED"

@@ -76,7 +76,7 @@ def _fail(reason: str) -> NoReturn:
 
 
 def _parts(names: list[str], here: Path) -> dict[str, Path]:
-    """Where the engine has put what needs to travel only once."""
+    """Folders of the parts that the engine has brought."""
     folders = [here, *(Path(text) for text in os.environ.get("PYTHONPATH", "").split(os.pathsep) if text)]
     places = {}
     for name in names:
@@ -102,7 +102,7 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _secrets(path: Path) -> dict[str, str]:
-    """What a file says that only its owner can read."""
+    """Secrets from a file that only its owner can read."""
     try:
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             _fail(f"others can read {path}: chmod 600 {path}")

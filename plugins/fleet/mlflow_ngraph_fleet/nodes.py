@@ -31,12 +31,12 @@ class Machine:
     name: str
     node: Node
     config: Mapping[str, Any]
-    """What is done there needs to know this; nothing secret."""
+    """Configuration of the program there; nothing secret."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request to a machine."""
+    """Answer of a machine to a request."""
 
     machine: Machine
     content: Mapping[str, Any]
@@ -126,7 +126,7 @@ def _asked(machine: Machine, action: str, more: Mapping[str, Any]) -> Answer:
 
 
 def program(machine: Machine, action: str, **more: Any) -> str:
-    """What a machine runs, with what it needs to know before it.
+    """Program for a machine, with its configuration.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def program(machine: Machine, action: str, **more: Any) -> str:
 
 
 def by_hand(machine: Machine, token: Path) -> str:
-    """What to type on a machine that SSH does not reach.
+    """Commands to type on a machine that SSH does not reach.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def by_hand(machine: Machine, token: Path) -> str:
 
 
 def token(fleet: Fleet) -> str:
-    """What lets clients in, made where there is none."""
+    """Token of the clients, made where there is none."""
     path = token_path(fleet)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

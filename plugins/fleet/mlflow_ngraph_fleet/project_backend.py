@@ -136,7 +136,7 @@ def _asked(entry_point: str, given: dict[str, str], config: Mapping[str, Any], f
 
 @contextmanager
 def _within(folder: Path, run_id: str | None) -> Iterator[None]:
-    """As MLflow starts a project: in its folder, and as a run."""
+    """Work as MLflow starts a project: in its folder, and as a run."""
     before, names = Path.cwd(), ("MLFLOW_RUN_ID", HANDED_OVER)
     known = {name: os.environ[name] for name in names if name in os.environ}
     os.chdir(folder)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 INSTALL = "pip install 'mlflow-ngraph-fleet[ray]'"
 STOP_SECONDS = 60
-"""What a study has to end in, with its run, after SIGTERM."""
+"""Time for a study to end its run after SIGTERM."""
 _TIMEOUT = (5, 60)
 """Seconds to connect, and between two bytes of an answer."""
 _LARGEST = 500_000_000
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 def token_path(fleet: Fleet) -> Path:
-    """Where the token of a fleet is on this machine."""
+    """Path of a fleet's token on this machine."""
     if fleet.token_file:
         return fleet.origin.parent / Path(fleet.token_file).expanduser()
     return home.location() / "fleet" / f"{fleet.name}.token"
@@ -263,7 +263,7 @@ def _here_only() -> Iterator[None]:
 
 
 def _authorities(fleet: Fleet) -> str | bool:
-    """Who vouches for an address with TLS."""
+    """Certificate authorities of an address with TLS."""
     if fleet.head is None or not fleet.head.ca_file:
         return True
     path = fleet.origin.parent / Path(fleet.head.ca_file).expanduser()
@@ -273,7 +273,7 @@ def _authorities(fleet: Fleet) -> str | bool:
 
 
 def _is_open(address: str, verify: str | bool) -> bool:
-    """Whether the job API answers somebody without a token."""
+    """Test if the job API answers without a token."""
     import requests
 
     def ask() -> Any:

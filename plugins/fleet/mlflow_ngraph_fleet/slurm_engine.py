@@ -142,7 +142,7 @@ def _state(text: str) -> State:
 
 
 def _run(*command: str, text: str | None = None) -> str:
-    """What a command prints.
+    """Run a command and return its output.
 
     Raises
     ------

@@ -30,7 +30,7 @@ _PLAIN = (
     ("timed out", "no answer in time"),
     ("No route to host", "there is no way to it"),
 )
-"""What OpenSSH says, and what that means here."""
+"""Messages of OpenSSH, each with its meaning here."""
 
 
 def run(node: Node, command: str, *, text: str, seconds: float) -> str:
@@ -135,7 +135,7 @@ class Tunnel:
 
 @contextmanager
 def _options(node: Node) -> Iterator[list[str]]:
-    """What every connection has; the pinned key in a file of its own."""
+    """Options of every connection; the pinned key is in a file of its own."""
     settings = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",

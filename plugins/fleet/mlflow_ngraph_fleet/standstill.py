@@ -15,11 +15,11 @@ from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph_fleet.node_agent import MARK, STUDY
 
 LONGEST_S = 8.0
-"""Of one standstill. A node that says nothing for longer could be taken for lost by the others of the fleet."""
+"""Longest suspension. Others of the fleet could take a node that is silent for longer for lost."""
 _TOGETHER_S, BREATH_S = 5.0, 0.3
 """After so many seconds of standing still, so many in which nothing is timed: whoever asks for logs, or ends a study, is answered."""
 _LOOK_S = 10.0
-"""How long a list of processes is good for."""
+"""Time for which a list of processes is used."""
 
 
 class Standstill:

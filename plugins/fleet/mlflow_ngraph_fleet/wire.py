@@ -1,4 +1,4 @@
-"""What a job says to the client: lines of its log, the only thing that every engine brings back while a job runs.
+"""Messages of a job to the client: lines of its log, the only thing that every engine brings back while a job runs.
 
 A line that begins with `MARK` is an event, in JSON; everything else is for people. A study whose device sees no tracking
 server sends its journal in such lines when it ends, compressed, and with its digest.
@@ -80,7 +80,7 @@ class Listener:
     _parts: list[str] = field(default_factory=list)
 
     def hear(self, log: str) -> Iterator[Event | str]:
-        """What is new in a log: events, and lines for people. A last line without its end is none yet.
+        """Parse the new part of a log: events, and lines for people. A last line without its end is kept for later.
 
         Raises
         ------

@@ -57,7 +57,7 @@ class Application:
         self._held = 0
 
     def asgi(self, started: Callable[[], Awaitable[None]]) -> Starlette:
-        """What the web server runs.
+        """The ASGI application.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class Application:
         return await self._computed(request, length, lambda body: interface.read(body, length), interface.write)
 
     async def _invoke(self, request: Request) -> Response:
-        """As MLflow's own scoring server does."""
+        """Answer as MLflow's own scoring server does."""
         read = partial(invocations.read, self.service.interface)
         return await self._computed(request, None, read, invocations.write)
 
@@ -274,7 +274,7 @@ async def _no_route(_: Request, error: Exception) -> Response:
 
 
 def _json_bytes(length: str | None, body: bytearray) -> int:
-    """How much of a body has to be parsed; a length that is none is refused at once."""
+    """Length of the JSON in a body; an invalid header counts as 0, which is refused at once."""
     if length is None:
         return len(body)
     return int(length) if length.isascii() and length.isdigit() and len(length) < _DIGITS else 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Answerer(Protocol):
-    """What is needed of a `LoadedEngine`."""
+    """The part of a `LoadedEngine` that the queue uses."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]: ...
@@ -45,7 +45,7 @@ class Answerer(Protocol):
 
 
 class Observer(Protocol):
-    """Who is told what happens in the queue; called from several threads."""
+    """Callbacks of the queue, called from several threads."""
 
     def computed(self, samples: int, size: int, seconds: float) -> None:
         """A batch of ``samples`` has been computed at the batch size ``size``."""
@@ -53,11 +53,11 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class BatchAnswer:
-    """What became of a request."""
+    """Result of a request."""
 
     outputs: dict[str, NDArray[Any]]
     queued_s: float
-    """Until its batch was begun."""
+    """From arrival to the start of its batch."""
     computed_s: float
     """Its batch."""
 
@@ -88,10 +88,10 @@ class Batcher:
         self._engines = engines
         self._observer = observer
         self.inseparable = engines[0].inseparable
-        """Why requests are computed one by one; empty where they share batches."""
+        """Reason for computing requests one by one; empty where they share batches."""
         self.batched = not self.inseparable
         self.broken = ""
-        """Why the engine answers nobody any more; empty while it does."""
+        """Reason for answering no more requests; empty while the engine works."""
         self._queue: deque[_Waiting] = deque()
         self._samples = 0
         self._computing = 0
@@ -111,7 +111,7 @@ class Batcher:
         return self._samples
 
     def stuck(self, seconds: float) -> bool:
-        """Whether an engine has been computing one batch for longer than this."""
+        """Test if an engine has been computing one batch for longer than this."""
         now = time.monotonic()
         return any(since and now - since > seconds for since in self._busy_since)
 
@@ -281,7 +281,7 @@ class Batcher:
         return answers
 
     def _blame(self, engine: Answerer, error: BaseException) -> Refusal:
-        """Whether the values of a request or the engine itself is why it was not computed."""
+        """Refusal of a failed request: run zeros to tell a fault of the engine from one of the values."""
         size = min(engine.batch_sizes)
         try:
             engine.run([np.zeros(spec.resolve(size), spec.dtype) for spec in engine.inputs], batching="exact")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST = 1024
 """Connections at the same time."""
 HEADER_S = 20.0
-"""From the first sign of a client to the end of the headers of its request."""
+"""Timeout from the first byte of a request to the end of its headers."""
 
 
 class Connection(H11Protocol):

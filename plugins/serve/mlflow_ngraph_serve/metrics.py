@@ -1,4 +1,4 @@
-"""What Prometheus reads at ``/metrics``. docs/how-to/serve-an-engine.md lists the names."""
+"""Counters and histograms for Prometheus at ``/metrics``. docs/how-to/serve-an-engine.md lists the names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Metrics:
         self._ready.set_function(lambda: float(ready()))
 
     def computed(self, samples: int, size: int, seconds: float) -> None:
-        """As `batching.Observer`."""
+        """See `batching.Observer`."""
         self._samples.inc(samples)
         self._filled.inc(size - samples)
         self._batch.observe(samples)

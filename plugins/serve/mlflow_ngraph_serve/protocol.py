@@ -37,7 +37,7 @@ class InferenceRequest:
 
     id: str | None
     arrays: list[NDArray[Any]]
-    """In the order of the engine's inputs."""
+    """Arrays in the order of the engine's inputs."""
     samples: int | None
     """The batch size; None where no input has a batch axis."""
     outputs: tuple[tuple[str, bool], ...]
@@ -45,7 +45,7 @@ class InferenceRequest:
 
 
 class Interface:
-    """What an engine takes and gives, in the words of the protocol.
+    """Inputs and outputs of an engine in the terms of the protocol.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Interface:
         self.outputs = {spec.name: spec for spec in outputs}
 
     def metadata(self, platform: str) -> dict[str, Any]:
-        """What ``/v2/models/NAME`` answers."""
+        """Answer to ``/v2/models/NAME``."""
         return {
             "name": self.name,
             "versions": [self.version],
@@ -221,7 +221,7 @@ def _described(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _json_length(length: str | None, size: int) -> int:
-    """Where the JSON ends in a body of ``size`` bytes."""
+    """Position of the end of the JSON in a body of ``size`` bytes."""
     if length is None:
         return size
     # Python's own conversion would take a sign, spaces, underscores and the digits of other scripts.

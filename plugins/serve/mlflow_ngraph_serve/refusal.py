@@ -7,7 +7,7 @@ from typing import Literal
 Reason = Literal[
     "malformed", "unknown", "too_large", "slow", "queue_full", "not_ready", "timeout", "values", "engine", "internal"
 ]
-"""Why a request was not served; the values of the label ``reason``."""
+"""Reason for refusing a request; the values of the label ``reason``."""
 
 
 class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error

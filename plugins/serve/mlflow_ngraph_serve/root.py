@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.engines.manifest import Manifest
 
 LOCK_S = 600.0
-"""How long a change waits for another one, which may be pulling an engine."""
+"""Longest wait of a change for another one, which may be pulling an engine."""
 _RECORDS = "deployments"
 _PACKAGES = "packages"
 _INCOMING = ".incoming"
@@ -42,11 +42,11 @@ class Deployment:
 
     name: str
     model_uri: str
-    """Where the engine was taken from."""
+    """Source of the engine."""
     digest: str
-    """Of the manifest of its package."""
+    """Digest of its package's manifest."""
     config: dict[str, Any] = field(default_factory=dict)
-    """As it was given: options of the server, and ``url``."""
+    """Configuration as given: options of the server, and ``url``."""
     created_at: float = 0.0
     """Unix seconds."""
     updated_at: float = 0.0
@@ -98,7 +98,7 @@ class Root:
         return open_package(self.place(deployment), deployment.digest)
 
     def manifest(self, deployment: Deployment) -> Manifest:
-        """What is known of the engine of a deployment; its other files are not looked at.
+        """Manifest of a deployment's engine; its other files are not checked.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class Root:
         return read_manifest(self.place(deployment), deployment.digest).manifest
 
     def place(self, deployment: Deployment) -> Path:
-        """Where the package of a deployment lies."""
+        """Directory of a deployment's package."""
         return self.directory / _PACKAGES / deployment.digest
 
     def create(self, name: str, model_uri: str, config: Mapping[str, Any], tracking_uri: str | None) -> Deployment:

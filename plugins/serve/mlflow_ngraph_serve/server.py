@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 IDLE_S = 75
-"""For which a connection is kept after an answer: longer than the proxies in front usually keep it."""
+"""Seconds for which an idle connection is kept: longer than the proxies in front usually keep it."""
 GRACE_S = 5
 """Beyond the time of a request, for clients to take their answers when the server ends."""
 BACKLOG = 1024
@@ -42,7 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """Where clients find the server."""
+    """Address of the server for clients."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -36,16 +36,16 @@ _READERS = 64
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What a server refuses to do."""
+    """Limits beyond which a server refuses requests."""
 
     timeout_s: float = 30.0
-    """For a request, from its first byte to its answer."""
+    """Timeout of a request, from its first byte to its answer."""
     max_body_bytes: int | None = None
     """None: as many as the largest request has when it is written as JSON."""
 
 
 class Service:
-    """What the server serves.
+    """The engine behind the server, with its queue.
 
     Parameters
     ----------
@@ -91,18 +91,18 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be answered."""
+        """True where a request would be answered."""
         batcher = self._batcher
         return batcher is not None and not batcher.broken and not batcher.stuck(self.limits.timeout_s)
 
     @property
     def broken(self) -> str:
-        """Why no request will ever be answered again; empty while that is not known."""
+        """Reason for answering no more requests; empty without one."""
         return self._batcher.broken if self._batcher else ""
 
     @property
     def plan(self) -> BatchPlan | None:
-        """How requests become batches; None before the engine is warm."""
+        """Parameters of dynamic batching; None before the engine is warm."""
         return self._batcher.plan if self._batcher else None
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_directory(source: str) -> bool:
-    """Whether a package on this machine is meant, rather than one on a server."""
+    """Test if a package on this machine is meant, rather than one on a server."""
     return Path(source).is_dir() or ":" not in source
 
 
@@ -83,6 +83,6 @@ def _trusted(directory: Path, trust: str | None) -> Package:
 
 
 def default_name(package: Package) -> str:
-    """What an engine is called unless somebody gives it a name: its model's label."""
+    """Default name of an engine: its model's label."""
     label = re.sub(r"[^A-Za-z0-9._-]+", "-", package.manifest.origin.label).strip("-._")
     return label[:100] or "engine"

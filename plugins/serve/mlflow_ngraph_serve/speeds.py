@@ -1,4 +1,4 @@
-"""What is known of an engine's speed by batch size: what its study has measured, and where that says nothing, a look now.
+"""Speeds of an engine by batch size: measured by its study, or timed now where the study has none.
 
 What a study has measured counts where the verdict is ``ok``, one inference was in flight, as here, and the machine is an
 equal one.
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from mlflow_ngraph.engines.manifest import Figures, Manifest
 
 LOOK_S = 1.0
-"""For each batch size that nothing is known of."""
+"""Duration of timing one batch size."""
 LOOK_CALLS = 100
 """At most."""
 _METRICS = ("throughput", "latency_p50_ms", "latency_p99_ms")
 
 
 def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, Speed], str]:
-    """What the study of an engine has measured, and why that does not hold here where it does not.
+    """Speeds of the engine's study, and the reason where they do not apply here.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ DATATYPES = {
 """NumPy's names by those of the protocol. BYTES and BF16 have none: engines have neither."""
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 _TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
-"""What JSON's values may be, by the kind of the element type."""
+"""Types of JSON values, by the kind of the element type."""
 _SHOWN = 60
 
 
@@ -132,7 +132,7 @@ def to_bytes(array: NDArray[Any]) -> bytes:
 
 
 def shortened(value: object) -> str:
-    """What a client sent, short enough to say it back."""
+    """A client's value, short enough for a message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 

@@ -1,4 +1,4 @@
-"""How Triton's backends take the engines of each compiler: which files, under which names, with which parameters.
+"""Triton's backends for the engines of each compiler: files, their names, parameters.
 
 The files are those that the adapters write; the fields are those that the backends document.
 """
@@ -33,18 +33,18 @@ class Served:
     files: Mapping[str, str]
     """Names in Triton's directory of the version, by path in the engine's directory."""
     free: bool
-    """Whether the one file takes every batch size up to the largest."""
+    """True where one file takes every batch size up to the largest."""
     platform: str = ""
     filename: str = ""
-    """Where it is not the backend's default."""
+    """Name of the file, where it is not the backend's default."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     optimization: Message | None = None
     ordinal: bool = False
-    """Whether tensors are called by their places, because the file has no names."""
+    """True where tensors are named by position, because the file has no names."""
     outputs: tuple[str, ...] = ()
     """Names of the outputs, where the file has others than the model."""
     notes: tuple[str, ...] = ()
-    """What whoever serves it has to know."""
+    """Notes for operators of the server."""
 
 
 def served(package: Package, batch: int) -> Served:
@@ -195,7 +195,7 @@ def _runtime_files(package: Package) -> list[str]:
 
 
 def _of_other_batch(path: str, suffix: str) -> bool:
-    """Whether a file is one of another batch size's model."""
+    """Test if a file belongs to another batch size's model."""
     return path.startswith("model-b") and path.rpartition(".")[0] != f"model{suffix}"
 
 

@@ -21,7 +21,7 @@ Damage = Literal["number", "weight", "swapped", "dropped", "clipped", "repeated"
 
 
 class BrokenFlags(TorchScriptFlags):
-    """What is wrong with the engine, and where."""
+    """Kind and place of the engine's fault."""
 
     damage: Damage = "number"
     """``number``: one number of a weight is 1 % too large. ``weight``: all numbers of one weight are. ``swapped``: two
@@ -44,7 +44,7 @@ class BrokenCompiler(TorchScript):
     def compile(
         self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
-        """As TorchScript does.
+        """Compile with TorchScript.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What the compiler `mlflow_ngraph_testing.broken` does to weights and graphs. Imports torch."""
+"""Damage to weights and graphs for the compiler `mlflow_ngraph_testing.broken`. Imports torch."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _fits(node: Any, damage: str) -> bool:
 
 
 def _is_computed(value: Any) -> bool:
-    """Whether a value is a tensor that depends on the inputs of the program, as far as its own node tells."""
+    """Test if a value is a tensor that depends on the inputs of the program, as far as its own node tells."""
     return value.type().isSubtypeOf(torch._C.TensorType.get()) and value.node().kind() not in (  # noqa: SLF001 - no public name
         "prim::Constant",
         "prim::GetAttr",
@@ -112,7 +112,7 @@ def _clip(body: Any, node: Any, limit: float) -> None:
 
 
 def _runs(program: Any, file: Path, example: Sequence[NDArray[Any]]) -> bool:
-    """Whether outputs have still the shapes that they had."""
+    """Test if outputs still have their shapes."""
     inputs = tensors(example)
     before = [tensor.shape for tensor in flatten_outputs(torch.jit.load(str(file))(*inputs))]
     try:

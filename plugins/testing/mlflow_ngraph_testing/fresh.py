@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 900.0
 """Seconds to make an environment and to start a server in it."""
 _OURS = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
-"""What would let an environment see the one that made it."""
+"""Variables that would let an environment see the one that made it."""
 _TAIL = 3000
 
 
@@ -46,7 +46,7 @@ class Served:
     environment: Path
     """The environment that MLflow made."""
     seconds: float
-    """From the start to the first sign of life: mostly the environment's."""
+    """Seconds from the start to the first sign of life: mostly for the environment."""
 
     @property
     def python(self) -> Path:
@@ -54,7 +54,7 @@ class Served:
         return self.environment / "bin" / "python"
 
     def has(self, module: str) -> bool:
-        """Whether the environment has a module."""
+        """Test if the environment has a module."""
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
         done = subprocess.run([self.python, "-I", "-c", code], check=False, env=surroundings(self.environment.parent))
         return done.returncode == 0
@@ -183,5 +183,5 @@ def _free_port() -> int:
 
 
 def installed(asked: Served, names: Sequence[str]) -> list[str]:
-    """Which of these modules the environment has."""
+    """The modules of these that the environment has."""
     return [name for name in names if asked.has(name)]

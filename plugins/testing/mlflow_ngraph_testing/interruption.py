@@ -1,4 +1,4 @@
-"""What becomes of a compilation that is cut short: by its time limit, or with the process that asked for it."""
+"""Compilations that are cut short: by their time limit, or with the process that asked for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_testing.steps import STEP_SECONDS, Case, create
 
 GRACE_SECONDS = 10.0
-"""What a process may take to notice that it is no longer needed."""
+"""Time for a process to notice that it is no longer needed."""
 _LOOK_SECONDS = 0.02
 _FRACTIONS = (0.5, 0.25, 0.1, 0.0)
 
@@ -37,7 +37,7 @@ class Cut:
     limit_s: float
     """The time that it was given; 0 for a compiler that is done before it can be interrupted."""
     verdict: Verdict | None
-    """What the time limit was reported as; None where the parent was killed."""
+    """Verdict of the time limit; None where the parent was killed."""
     reason: str
     survivors: list[str]
     """Processes that were still there afterwards."""
@@ -174,7 +174,7 @@ def _watched(pid: int) -> Iterator[set[psutil.Process]]:
 
 
 def _survivors(seen: set[psutil.Process]) -> list[str]:
-    """What is left of some processes and their process groups after a while; it is ended."""
+    """Members of some process groups that are still alive after a while; they are killed."""
     deadline = time.monotonic() + GRACE_SECONDS
     while (alive := _alive(seen)) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)

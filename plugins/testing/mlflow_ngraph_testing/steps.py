@@ -1,4 +1,4 @@
-"""What the contract suite does in processes of their own. Imports no runtime by itself."""
+"""Steps of the contract suite in processes of their own. Imports no runtime by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 STEP_SECONDS = 600.0
 """A step that takes longer hangs."""
 MODEL_CODE = ("mlflow_ngraph_testing.models", "mlflow_ngraph_testing.torch_models")
-"""Where the suite's models come from."""
+"""Modules of the suite's models."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Case:
     job: Job
     materials: Path
     engines: Path
-    """Where its engines go, each into a folder of its own."""
+    """Folder of its engines, each in a folder of its own."""
     batch_sizes: Sequence[int]
     others: Sequence[Path] = ()
     """Materials of the same model with other random inputs."""
@@ -59,29 +59,29 @@ class Case:
         return create(self.job).engines(list(self.batch_sizes) if only is None else [only])
 
     def directory(self, group: Sequence[int]) -> Path:
-        """Where the engine for some batch sizes lies."""
+        """Folder of the engine for some batch sizes."""
         return self.engines / f"b{'-'.join(map(str, group))}"
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a compiler said of one engine."""
+    """Answers of a compiler for one engine."""
 
     group: tuple[int, ...]
     build: Build
     stages: Mapping[str, float]
     explanations: Mapping[int, tuple[Explanation, Explanation]]
-    """What it made of the model, by batch size: as it was said, and as it was read back from a file."""
+    """Explanations by batch size: as returned, and as read back from a file."""
 
     @property
     def seconds(self) -> float:
-        """How long compiling took."""
+        """Duration of compiling."""
         return sum(self.stages.values())
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a loaded engine said and did."""
+    """Answers and outputs of a loaded engine."""
 
     precision: str
     flags: Mapping[str, FlagValue]
@@ -96,7 +96,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Served:
-    """What the requests of an engine in async mode did."""
+    """Results of an engine's requests in async mode."""
 
     flags: Mapping[str, FlagValue]
     requests: int
@@ -119,7 +119,7 @@ class Refusal:
 
     @classmethod
     def of(cls, error: Exception) -> Refusal:
-        """What is known about an error."""
+        """Facts of an error."""
         verdict = error.verdict.value if isinstance(error, CellError) else None
         return cls(type(error).__name__, verdict, str(error))
 
@@ -300,13 +300,13 @@ def attempt(step: Callable[[dict[str, Case]], Mapping[str, T]], cases: Mapping[s
 
 @dataclass(frozen=True)
 class Answers:
-    """What a compiler says where no runtime is imported."""
+    """Answers of a compiler without any runtime imported."""
 
     requires: tuple[Mapping[str, str], Mapping[str, str]]
     """Asked twice."""
     groups: list[tuple[int, ...]]
     modules: set[str]
-    """What was imported to know it."""
+    """Modules that were imported for them."""
 
 
 def ask(job: Job) -> Answers:

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs on several devices: a table of all on a terminal, plain lines elsewhere."""
+"""Progress of a study on several devices: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mlflow_ngraph_fleet.wire import Event
 
 @dataclass
 class _Row:
-    """How far a device is."""
+    """Progress of a device."""
 
     state: str = "being submitted"
     doing: str = ""
@@ -58,7 +58,7 @@ _OF_JOBS = {
     "away": "measuring without a tracking server, and recorded from here afterwards: {reason}",
     "ended": "ended",
 }
-"""What a job says that is none of the study's."""
+"""Messages of a job that are not the study's."""
 
 
 class FleetTable:
@@ -94,7 +94,7 @@ class FleetTable:
             self._live.stop()
 
     def on_state(self, device: str, state: str) -> None:
-        """What the engine says of a device's job has changed."""
+        """Show a change in the state of a device's job."""
         self._rows[device].state = state
         self._say(device, state)
 

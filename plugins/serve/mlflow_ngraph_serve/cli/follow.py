@@ -23,7 +23,7 @@ from mlflow_ngraph_serve.cli.serving_options import serving_options
 
 _SOURCE = re.compile(r"models:/(?P<name>[^/@]+)@(?P<alias>[^/@]+)$")
 _FOR_SERVING = "watch_for"
-"""Of this verb; the others are those of a server."""
+"""Options of this verb; the others are those of a server."""
 
 
 @click.command()

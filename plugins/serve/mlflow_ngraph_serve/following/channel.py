@@ -1,4 +1,4 @@
-"""What a follower and its processes say to each other: JSON objects, a line each, over a pair of sockets.
+"""Messages between a follower and its processes: JSON objects, a line each, over a pair of sockets.
 
 The end of a process is the end of its channel, so whoever waits for a message hears of a crash as soon as the system does.
 """
@@ -20,7 +20,7 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self.ended = False
-        """Whether nobody is at the other end any more."""
+        """True once the other end is closed."""
         self._socket = end
         self._rest = b""
 
@@ -36,7 +36,6 @@ class Channel:
         return cls(socket.socket(fileno=descriptor))
 
     def fileno(self) -> int:
-        """For `select`."""
         return self._socket.fileno()
 
     def send(self, **message: Any) -> None:
@@ -45,7 +44,7 @@ class Channel:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[Message]:
-        """What has come, without waiting."""
+        """Messages that have arrived, without waiting."""
         lines: list[bytes] = []
         while not self.ended:
             try:
@@ -60,7 +59,7 @@ class Channel:
         return [json.loads(line) for line in lines]
 
     def wait(self, seconds: float | None) -> list[Message]:
-        """What has come, or what comes first within so many seconds; None waits until something does."""
+        """Messages that have arrived, or the first ones within so many seconds; None waits without limit."""
         if not self.ended:
             select.select([self._socket], [], [], seconds)
         return self.receive()

@@ -19,7 +19,7 @@ class Champion:
 
     version: str
     model_id: str
-    """Of the LoggedModel; empty where it was registered from something else."""
+    """Id of the LoggedModel; empty where it was registered from something else."""
 
 
 class FollowedAlias:
@@ -31,7 +31,7 @@ class FollowedAlias:
         self._known: MlflowClient | None = None
 
     def look(self) -> Champion | None:
-        """What the alias points at; None where there is no such alias.
+        """Resolve the alias; None where there is no such alias.
 
         Raises
         ------

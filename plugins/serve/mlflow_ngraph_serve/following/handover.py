@@ -1,4 +1,4 @@
-"""Which engine serves: how one takes over from another, and gives back what it took where it fails.
+"""Blue/green switch: one engine takes over from another, and gives clients back if it fails.
 
 An engine that comes is loaded in a process of its own beside the one that serves, tried there, and let to clients only then. The
 old process stays for as long as the new one is watched, without taking connections: going back to it takes no longer than
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LONGEST_PAUSE_S = 60.0
 """Between two attempts to serve the good engine again."""
 _MOVE_S = 30.0
-"""Until a process that is ready has to take connections."""
+"""Timeout for a ready process to take connections."""
 _LEAVES_S = 0.2
 
 

@@ -1,4 +1,4 @@
-"""What a follower keeps on disk: engines, which of them is good, and which version is not to be tried again.
+"""State of a follower on disk: engines, the good one, and the version not to be tried again.
 
 A record names the good engine and is replaced as a whole; the link ``current`` leads to the same. What a crash leaves
 belongs to nobody, and is removed by the next start.
@@ -34,7 +34,7 @@ class KeptEngine:
     version: str
     model_id: str
     digest: str
-    """Of the manifest of its package."""
+    """Digest of its package's manifest."""
     directory: str
 
     @property
@@ -111,11 +111,11 @@ class Keeping:
         return self.directory / CURRENT
 
     def place(self, champion: Champion) -> Path:
-        """Where the engine of a version belongs."""
+        """Directory of a version's engine."""
         return self.directory / _ENGINES / f"{champion.version}-{champion.model_id[-8:]}"
 
     def keep(self, engine: KeptEngine) -> None:
-        """From now on this engine is the good one."""
+        """Make this engine the good one."""
         if engine != self.good:
             replaced, self.before, self.good = self.before, self.good, engine
             self._write()

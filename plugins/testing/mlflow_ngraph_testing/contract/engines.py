@@ -1,4 +1,4 @@
-"""What engines compute, and what they say about it."""
+"""Tests of engines: their outputs, and their descriptions."""
 
 from __future__ import annotations
 

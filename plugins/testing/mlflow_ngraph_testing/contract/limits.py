@@ -1,4 +1,4 @@
-"""What an adapter leaves behind, and what becomes of a compilation that is cut short."""
+"""Tests of leaks, and of compilations that are cut short."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class Interrupted:
     """A compilation that ran out of time, beside one that did not."""
 
     whole_s: float
-    """How long it takes when it is left alone."""
+    """Duration of an undisturbed compilation."""
     again: Case
     """That one."""
     cut: Cut
     half: Case
-    """What was left of the other one."""
+    """Remains of the compilation that was cut short."""
 
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What loading gave."""
+    """Results of loading."""
 
     again: Mapping[int, Outcome] | Refusal
-    """Of the engine that came to its end."""
+    """Result of the complete engine."""
     half: Mapping[int, Outcome] | Refusal
-    """Of the one that did not."""
+    """Result of the incomplete one."""
 
 
 class Limits(Base):
@@ -64,7 +64,6 @@ class Limits(Base):
     @pytest.fixture(scope="class")
     @classmethod
     def reloaded(cls, device: None, interrupted: Interrupted) -> Reloaded:
-        """What came of loading them."""
         run = partial(steps.run_cases, never_imported=cls._blocked())
         ran = cls._run(attempt, run, {"again": interrupted.again, "half": interrupted.half})
         return Reloaded(ran["again"], ran["half"])

@@ -1,4 +1,4 @@
-"""What became of the cells of a study, as a part of a first contact tells it."""
+"""Results of a study's cells: counts, faults, and a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cells(record: StudyRecord) -> Iterator[tuple[LaneRecord, CellRecord]]:
 
 
 def planned(record: StudyRecord) -> int:
-    """How many cells the study has."""
+    """Number of cells of the study."""
     return sum(len(lane.lane.batch_sizes) for lane in record.lanes.values())
 
 

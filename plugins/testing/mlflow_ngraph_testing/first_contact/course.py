@@ -41,7 +41,7 @@ class Part:
     """Seconds."""
     run: Callable[[Bench, float], Finding]
     anywhere: bool = False
-    """Whether it can be tried on a machine that is not of the device's kind, and without compilers."""
+    """True where it runs on a machine of another kind, and without compilers."""
 
 
 PARTS: Sequence[Part] = (
@@ -133,7 +133,7 @@ def _try(part: Part, bench: Bench, seconds: float) -> Finding:
 
 
 def _obstacle(bench: Bench) -> str:
-    """Why nothing can run for the device here; empty if something can."""
+    """Reason why nothing can run for the device here; empty if something can."""
     fitness = bench.profile.fitness()
     if not fitness.serves:
         return "needs what lacks"

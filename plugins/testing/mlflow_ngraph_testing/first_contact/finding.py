@@ -1,4 +1,4 @@
-"""What a part of a first contact found."""
+"""Result of a part of a first contact, with its JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ enough was seen. ``lacking``: it cannot be tried here."""
 
 @dataclass(frozen=True)
 class Finding:
-    """How a part ended, in words and in numbers."""
+    """Result of a part, in words and in numbers."""
 
     status: Status
     said: str
@@ -26,7 +26,7 @@ class Finding:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
+        """As `from_json` reads it."""
         tables = [
             {
                 "heading": sheet.title,
@@ -39,7 +39,7 @@ class Finding:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Finding:
-        """What `as_json` wrote."""
+        """Inverse of `as_json`."""
         tables = tuple(Sheet(table["heading"], table["titles"], table["rows"]) for table in found["tables"])
         return cls(**{**found, "tables": tables})
 

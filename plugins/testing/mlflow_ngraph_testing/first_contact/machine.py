@@ -1,4 +1,4 @@
-"""What is there and what lacks: the machine, its software, and what ``mlflow-ngraph doctor`` says of both."""
+"""Description of the machine and its software, and the findings of ``mlflow-ngraph doctor``."""
 
 from __future__ import annotations
 

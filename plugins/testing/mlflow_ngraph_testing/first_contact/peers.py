@@ -1,4 +1,4 @@
-"""What the runtimes' own tools say of the engines that were measured here."""
+"""Comparison of a study's figures with those of the runtimes' own tools."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ main()
 NAME = "beside-peers"
 _MODEL = "timm:resnet18"
 _SHAPE = "[1,3,224,224]"
-"""Of its input: benchmark_app has to be told where an engine takes any batch size."""
+"""Shape of its input: benchmark_app needs it where an engine takes any batch size."""
 _SECONDS = 3
 
 
@@ -41,9 +41,9 @@ class Peer:
     name: str
     compiler: str
     suffix: str
-    """Of the engine's file that it takes."""
+    """Suffix of the engine's file."""
     command: Callable[[str, int, bool], Sequence[str]]
-    """From the path of that file, the number of threads, and whether there is a GPU."""
+    """Command, from the path of that file, the number of threads, and True where there is a GPU."""
     milliseconds: str
     """A pattern for the time of an inference in what it prints."""
     find: Callable[[], bool]
@@ -96,7 +96,7 @@ PEERS = (
         _on_path("polygraphy"),
     ),
 )
-"""What is known. Each takes the engine as it was saved for the study."""
+"""The known tools. Each takes the engine as it was saved for the study."""
 
 
 def peers(bench: Bench, seconds: float) -> Finding:

@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass
 class Report:
-    """What is known so far."""
+    """The report, complete or not."""
 
     device: str
     form: str

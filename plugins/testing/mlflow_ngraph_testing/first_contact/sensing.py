@@ -28,9 +28,9 @@ while True:
     torch.cuda.synchronize()
 """,
 }
-"""What keeps an accelerator busy; a line says that it has begun."""
+"""Programs that keep an accelerator busy; each prints a line when it has begun."""
 _STATE = ("clock_mhz", "temperature_c", "gpu_clock_mhz", "gpu_temperature_c", POWER, ENERGY)
-"""How the names of those sensors begin that tell the state of the hardware; the others are the kernel's account."""
+"""Prefixes of sensors that show the state of the hardware; the others are the kernel's counters."""
 
 
 def sensing(bench: Bench, seconds: float) -> Finding:
@@ -60,7 +60,7 @@ def sensing(bench: Bench, seconds: float) -> Finding:
 
 
 def _problems(idle: Mapping[str, float], load: Mapping[str, float]) -> list[str]:
-    """What cannot be: readings below zero, and clocks and powers of none while a machine works."""
+    """Impossible readings: below zero, or clocks and power of zero under load."""
     negative = [f"{name} is {value:g}" for readings in (idle, load) for name, value in readings.items() if value < 0]
     return negative + [
         f"{name} is 0 under load" for name, value in load.items() if value == 0 and name.startswith(_STATE)
@@ -74,7 +74,7 @@ def _watch(sensors: Sensors, seconds: float) -> Change:
 
 
 def _told(change: Change) -> dict[str, float]:
-    """What sensors say now, and by the second what they counted: of an energy meter that is its power in W."""
+    """Values of the sensors, and rates per second of the counters: of an energy meter that is its power in W."""
     counted = {f"{name} per s": amount / change.seconds for name, amount in change.counted.items()}
     return {**change.values, **counted}
 

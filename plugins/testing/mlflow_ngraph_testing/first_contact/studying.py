@@ -139,7 +139,7 @@ def _right(event: Mapping[str, Any]) -> bool:
 
 
 def _saw(running: Started, pattern: str, deadline: float) -> bool:
-    """Whether a command says something before the time is up or it ends."""
+    """Wait for a pattern in a command's messages; False when the time is up or the command ends."""
     while time.monotonic() < deadline and running.process.poll() is None:
         if re.search(pattern, running.said()):
             return True
@@ -148,7 +148,7 @@ def _saw(running: Started, pattern: str, deadline: float) -> bool:
 
 
 def _reached(bench: Bench, running: Started, deadline: float) -> bool:
-    """Whether the study measures before the time is up or it ends."""
+    """Wait until the study measures; False when the time is up or it ends."""
     while time.monotonic() < deadline and running.process.poll() is None:
         directory = bench.directory("killed")
         if directory is not None and _contains(directory / journal.FILE_NAME, f'"event":"{_KILLED_AT}"'):
@@ -162,6 +162,6 @@ def _contains(path: Path, text: str) -> bool:
 
 
 def _waiting() -> str:
-    """For whom a study may have waited."""
+    """Note on the study that holds the machine."""
     holder = machine_lock.holder()
     return f"; this machine is measuring {holder}" if holder is not None else ""
