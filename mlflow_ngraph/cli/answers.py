@@ -1,4 +1,4 @@
-"""How the answer to a question for the best engine is shown: its figures, and why it and no other one."""
+"""Tables of the best engines: figures, and reasons for the choice."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _undecided(answer: BestEngine) -> str:
 
 
 def _why(answer: BestEngine) -> str:
-    """Why it is this one."""
+    """Reasons for the choice."""
     chosen, other = answer.chosen, answer.next_best
     fitting = ", of those that fit this machine" if answer.passed_over else ""
     said = f"it is the best by {chosen.metric} of {answer.considered} cells with an engine{fitting}"

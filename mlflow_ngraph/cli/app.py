@@ -147,7 +147,7 @@ def _told(error: BaseException, given: Sequence[str]) -> int:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    """What to say about an error in one line, and the exit code."""
+    """Message for an error in one line, and the exit code."""
     if isinstance(error, NGraphError):
         return str(error), error.exit_code
     if isinstance(error, click.ClickException):
@@ -165,7 +165,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
 
 
 def _advice(error: OSError) -> str:
-    """What to do about what the system refuses; what a study has measured is in its journal by then."""
+    """Remedy for an error of the system; a study's measurements are in its journal by then."""
     known = {
         errno.ENOSPC: "free some room; what was measured is safe",
         errno.EDQUOT: "free some room; what was measured is safe",

@@ -226,7 +226,7 @@ benchmark.help = (benchmark.help or "").replace("'quick'", f"'{DEFAULT_STUDY}'")
 
 @contextmanager
 def _pointing_at_the_fleet(devices: list[str]) -> Iterator[None]:
-    """Of a device that this machine is not, say where the description of a fleet that lies here has it."""
+    """Add to an error about another device that the description of a fleet here has it."""
     try:
         yield
     except (DeviceError, UnknownNameError) as error:
@@ -337,7 +337,7 @@ def _range(expected: Duration) -> str:
 
 
 def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
-    """What a person should know before a study starts."""
+    """Notes before a study starts."""
     from mlflow_ngraph.devices import memory
     from mlflow_ngraph.execute import process_pool, time_allocation
     from mlflow_ngraph.processes import disk_space
@@ -415,7 +415,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
 
 
 def _next_steps(outcome: Outcome) -> Iterator[str]:
-    """What is to be typed after a study that is not recorded yet, or was measured before."""
+    """Commands for a study that is not recorded yet, or was measured before."""
     from mlflow_ngraph.execute import study_directories
 
     if outcome.unrecorded:
@@ -431,7 +431,7 @@ def _next_steps(outcome: Outcome) -> Iterator[str]:
 
 
 def _typed(directory: Path) -> str:
-    """What names a study where its home is the one that verbs look at, or else its directory."""
+    """Name of a study in the default home, or else its directory."""
     return directory.name if directory.parent.parent == home_directory.location() else str(directory)
 
 

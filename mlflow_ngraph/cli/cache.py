@@ -98,7 +98,7 @@ def _rows(store: EngineStore) -> list[_Row]:
 
 
 def _superfluous(rows: list[_Row], age: float | None, size: float | None) -> list[_Row]:
-    """What has to go, so that nothing is older than ``age`` and all that stays takes at most ``size``."""
+    """Entries to remove, so that none is older than ``age`` and the others take at most ``size``."""
     total = sum(row.engine.size_bytes for row in rows)
     superfluous = []
     for row in rows:

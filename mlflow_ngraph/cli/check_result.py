@@ -1,4 +1,4 @@
-"""What a check of ``mlflow-ngraph doctor`` reports."""
+"""Result of a check of ``mlflow-ngraph doctor``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check saw."""
+    """Result of a check."""
 
     check: str
     status: Status
     found: str
     remedy: str = ""
-    """What to do about it; empty when there is nothing to do."""
+    """Remedy; empty where none is needed."""

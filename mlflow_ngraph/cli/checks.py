@@ -177,7 +177,7 @@ def _tracking() -> Iterator[CheckResult]:
 
 
 def server_problem(uri: str) -> str:
-    """Why a tracking server does not answer, or empty text."""
+    """Reason why a tracking server does not answer; empty if it does."""
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5):  # noqa: S310 - the caller saw http(s)
             return ""

@@ -98,7 +98,7 @@ def _removed(chosen: Iterable[Holding]) -> dict[tuple[str, str], str]:
 
 
 def _state(holding: Holding, named: Sequence[str], problems: Mapping[tuple[str, str], str]) -> str:
-    """Why something stays, or empty."""
+    """Reason why something stays; empty if it goes."""
     stays = "" if holding.name in named else holding.stays
     return problems.get((holding.what, holding.name), stays)
 

@@ -72,7 +72,7 @@ def reap(
 
 
 def _is_gone(studies: Path, study_id: str) -> bool | None:
-    """Whether nobody is at work on a study of this machine; None where it is not one."""
+    """True if no process works on a study of this machine; None where it is not one."""
     from mlflow_ngraph.execute import journal
 
     directory = studies / study_id

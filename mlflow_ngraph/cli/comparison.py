@@ -60,7 +60,7 @@ def long(pivot: Pivot) -> pd.DataFrame:
 
 
 def _notes(pivot: Pivot) -> Iterator[str]:
-    """What a reader has to know about the whole table."""
+    """Notes on the whole table."""
     attrs = pivot.told
     unit = "" if attrs["unit"] == "1" else f" in {attrs['unit']}"
     relative = f" relative to {attrs['relative_to']}" if attrs["relative_to"] else ""

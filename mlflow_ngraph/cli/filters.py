@@ -83,7 +83,7 @@ def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Map
 
 
 class Asked:
-    """What the options say.
+    """Values of the options.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Asked:
 
     @property
     def uris(self) -> list[str] | None:
-        """Where to read; None: where MLflow is configured to."""
+        """Sources of results; None: as MLflow is configured."""
         return self._uris
 
     @property
@@ -117,7 +117,7 @@ class Asked:
 
     @property
     def cache(self) -> bool:
-        """Whether tables that this machine keeps may be used."""
+        """True where tables that this machine keeps may be used."""
         return self._cache
 
     def scope(self) -> list[str]:
@@ -229,13 +229,13 @@ class Asked:
 
 
 def tell(found: Found) -> None:
-    """What a reader of results should know, on standard error."""
+    """Warn readers of results on standard error."""
     for note in found.notes:
         output.tell(f"note: {harmless(note)}")
 
 
 def _reading(what: str, uris: Collection[str]) -> AbstractContextManager[None]:
-    """Who waits is told from where something is read; in a log that is worth a line where others have a say in how long."""
+    """Show the source of results while they are read; in a log only where others decide how long it takes."""
     from mlflow_ngraph.tracking import connection
 
     return waiting(f"{what}, from {', '.join(map(shown, uris))}", logged=any(map(connection.is_server, uris)))

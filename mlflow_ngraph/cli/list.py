@@ -110,6 +110,6 @@ def _throughput(best: dict[str, Any]) -> str:
 
 
 def _order(engine: Stocked) -> tuple[str, str, float]:
-    """By workload and device, the fastest first."""
+    """Sort by workload and device, the fastest first."""
     best = engine.best
     return str(best["label"]), str(best["device"]), -(plain(best.get("throughput")) or 0.0)

@@ -117,7 +117,7 @@ def die_with_parent() -> None:
 
 
 def _manager_of_run(run_id: str | None) -> str:
-    """What MLflow noted on the run as the manager of its environment; it notes nothing for ``local``."""
+    """Environment manager that MLflow noted on the run; it notes none for ``local``."""
     if run_id is None:
         return ""
     from mlflow import MlflowClient

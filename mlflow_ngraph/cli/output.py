@@ -1,4 +1,4 @@
-"""What verbs share when they print: a console, numbers in words, JSON."""
+"""Console and JSON of all verbs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTH = 100
 _COMMAND = re.compile(
     r"(?:^|(?<=: ))(?:\$ )?(?:cd \S.*? && )?(?:mlflow-ngraph \S|mlflow (?:artifacts|ui|server) |env [A-Z_]+=)"
 )
-"""Where a command begins that goes on to the end of its line."""
+"""Start of a command that goes on to the end of its line."""
 _ARGUMENT = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 _INDENT = "  "
 _UNSEEN = re.compile(rf"(?!\n){CONTROLS.pattern}")
@@ -61,7 +61,7 @@ class PlainConsole(Console):
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints, but for what a terminal would obey, for blanks at the ends of lines, and for their width."""
+        """Print as rich does, without escapes for a terminal, blanks at the ends of lines, and limits of width."""
         super().print(*map(self._shown, objects), **options)
 
     def _shown(self, shown: Any) -> Any:

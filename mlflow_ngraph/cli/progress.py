@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: cells done, what is being compiled or measured, elapsed and remaining time.
+"""Progress of a study: cells done, what is being compiled or measured, elapsed and remaining time.
 
 The display changes only when an event arrives. There is no refresh in the background: a busy parent would slow what
 its children measure.
@@ -40,12 +40,12 @@ _TOLD = (
 )
 """Events that leave a line behind on a terminal."""
 _COLUMN = 14
-"""Where lines begin behind the time."""
+"""Column in which lines begin behind the time."""
 
 
 @dataclass(frozen=True)
 class ShownLane:
-    """What the display needs to know of a lane."""
+    """Facts of a lane for the display."""
 
     label: str
     compiler: str
@@ -57,7 +57,7 @@ class ShownLane:
 
 @dataclass
 class State:
-    """How far the study is, by its events."""
+    """Progress of a study, from its events."""
 
     lanes: Mapping[str, ShownLane]
     cells: int
@@ -68,16 +68,16 @@ class State:
     started: float = field(init=False)
     _activity: str = "starting"
     _labels: dict[str, str] = field(default_factory=dict)
-    """Of workloads."""
+    """Labels of workloads."""
     _beside: dict[str, str] = field(default_factory=dict)
-    """What is being prepared, compiled or verified, by workload or lane."""
+    """Names of what is being prepared, compiled or verified, by workload or lane."""
     _place: str = ""
     """The workload and batch sizes of the last round."""
     _before: int = 0
     """Cells that earlier sessions finished."""
     _finished: set[str] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
-    """What was said of cells."""
+    """Remarks on cells that were shown before."""
     _to_go: TimeToGo = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class State:
 
     @property
     def activity(self) -> str:
-        """What is being done now, several things where they are done at the same time."""
+        """Names of what is being done now."""
         return "; ".join(self._beside.values()) or self._activity
 
     @property
@@ -267,7 +267,7 @@ class State:
         return f"[{self.done}/{self.cells}] {cell}"
 
     def _once(self, said: str | None, again: str, of: str = "") -> str | None:
-        """What is to be said of a cell; a word for it where it was said before, or anything of this kind was."""
+        """Remark on a cell; shortened where it, or one of its kind, was shown before."""
         if not said or (of or said) not in self._said:
             self._said.add((of or said) if said else "")
             return said

@@ -178,7 +178,7 @@ def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, Wanted]:
 
 
 def _show(pulled: Pulled) -> None:
-    """Where it is, and what was checked."""
+    """Show the directory of an engine, and the checks that it passed."""
     from mlflow_ngraph.cli.verify import show_checks
 
     console = output.console()

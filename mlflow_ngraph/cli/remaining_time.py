@@ -1,4 +1,4 @@
-"""How long a study still takes: what its parts were estimated to take, at the pace of those that are done."""
+"""Remaining time of a study: estimates of its parts, corrected by the pace of those that are done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 Part = tuple[str, str]
 """``prepare`` and a workload, ``build`` and a lane, or a lane and a batch size."""
 _BOUNDS = (0.3, 4.0)
-"""Of the pace: one odd part does not make the rest absurd."""
+"""Bounds of the pace: one odd part does not make the rest absurd."""
 _TRUSTED = 0.1
 """The share of a study that has to be done until its own pace weighs as much as the estimate made before it."""
 

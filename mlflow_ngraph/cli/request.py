@@ -1,4 +1,4 @@
-"""From options, which are text, to a validated study."""
+"""Validated study from the text of options."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def prepare() -> bool:
 
 
 def takes(text: str) -> bool:
-    """Whether standard output has every character of a text."""
+    """Test if standard output can encode a text."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -76,7 +76,7 @@ def takes(text: str) -> bool:
 
 
 def is_left(stream: TextIO) -> bool:
-    """Whether nobody reads any more what is written to a stream."""
+    """Test if the reader of a stream is gone."""
     with suppress(OSError, ValueError):
         watched = select.poll()
         watched.register(stream.fileno(), 0)

@@ -76,7 +76,7 @@ def sync(
 
 
 def _list(place: Path, *, as_json: bool) -> int:
-    """What no tracking server has all of, and how to record it."""
+    """List studies that no tracking server has completely, and how to record them."""
     from mlflow_ngraph.execute import study_directories
 
     waiting = [directory.name for directory in study_directories.unrecorded(place)]

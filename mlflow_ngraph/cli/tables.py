@@ -21,7 +21,7 @@ _STYLES: dict[Tone, str] = {
 _GAP = 2
 _NARROWEST_PROSE = 24
 _FEW_ROWS = 3
-"""So many records are read as easily as a table; of more a table is worth a broken path in a sentence."""
+"""Records that are as easy to read as a table; more are worth a table that breaks paths in sentences."""
 
 
 def show(console: Console, *parts: Part) -> None:
@@ -101,7 +101,7 @@ def _widths(
     places: Sequence[int],
     breaking: bool,
 ) -> list[int] | None:
-    """How wide the columns are, with titles in one line if there is room for that; None where there is none at all.
+    """Widths of the columns, with titles in one line where that fits; None where the table does not fit.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def _widths(
 
 
 def _spread(widths: list[int], wanted: list[int], room: int) -> list[int]:
-    """What is left of the room goes to the columns that want more; those that want least get all of it."""
+    """Share the spare width among the columns that want more; those that want least get all of it."""
     spread = list(widths)
     wanting = sorted((place for place in range(len(widths)) if wanted[place] > widths[place]), key=wanted.__getitem__)
     for number, place in enumerate(wanting):

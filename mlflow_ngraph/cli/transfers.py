@@ -1,4 +1,4 @@
-"""What a person sees while files arrive: bytes, speed, and the time that is left. Nothing where nobody watches."""
+"""Progress of a transfer: bytes, speed, and the remaining time; silent without a terminal."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def verify(
 
 
 def _looked_at(directory: Path, source: Path | str, digest: str | None, rules: Rules, seconds: float) -> Verification:
-    """What is known about a package; nothing of it runs unless the rules trust it."""
+    """Facts of a package; nothing of it runs unless the rules trust it."""
     from mlflow_ngraph.engines import compatibility, trust, verification
     from mlflow_ngraph.engines.package import read_manifest
     from mlflow_ngraph.engines.verification import Check, Verification

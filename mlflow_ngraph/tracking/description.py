@@ -13,7 +13,7 @@ from mlflow_ngraph.tracking.schema import Param, Tag
 
 
 def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, str]) -> str:
-    """What MLflow shows of a study run, in Markdown; of a long table as much as a tag holds.
+    """Description of a study run in Markdown; of a long table as much as a tag holds.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def models(record: StudyRecord) -> list[str]:
 
 
 def _filters(record: StudyRecord) -> list[str]:
-    """What finds lane runs, of this study's in the search field of MLflow."""
+    """Search filters of MLflow that find lane runs of this study."""
     lanes = [lane.lane for lane in record.lanes.values()]
     examples = [f"params.{Param.MODEL} = {views.quoted(lane.label)}" for lane in lanes[:1]]
     examples += [f"params.{Param.COMPILER} = '{lane.compiler}' AND metrics.latency_p50_ms < 2" for lane in lanes[-1:]]

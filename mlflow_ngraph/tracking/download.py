@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     """Told how many bytes are there, and how many there will be as far as is known. Called from several threads."""
 
 _PARTS = ".parts"
-"""Where files lie within a package until they are whole."""
+"""Folder of incomplete files within a package."""
 _TIMEOUT_S = 30.0
 _VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))$")
 _SOURCE = re.compile(r"(?:^models:/|/models/)(?P<id>m-[0-9a-f]{32})(?:$|/)")
@@ -57,7 +57,7 @@ class Remote:
     digest: str | None
     """sha256 that its manifest must have, from the server's own records."""
     signed: bool = False
-    """Whether there is a signature beside its manifest; see `mlflow_ngraph.tracking.signature_files`."""
+    """True if there is a signature beside its manifest; see `mlflow_ngraph.tracking.signature_files`."""
 
     @property
     def shown(self) -> str:
@@ -192,7 +192,7 @@ def pull(remote: Remote, directory: Path, progress: Progress = lambda done, tota
 def fill(
     remote: Remote, manifest: Manifest, content: bytes, directory: Path, progress: Progress = lambda done, total: None
 ) -> Package:
-    """As `pull`, for who has the manifest. What is in ``directory`` and not of this package is removed."""
+    """As `pull`, with a manifest that is already here. Files in ``directory`` that are not of this package are removed."""
     directory.mkdir(parents=True, exist_ok=True)
     _clear(directory, manifest)
     files(remote, manifest, list(manifest.files), directory, progress)
@@ -279,7 +279,7 @@ def _bring(
 
 
 def _is(path: Path, digest: str) -> bool:
-    """Whether a file of an earlier attempt is what it should be."""
+    """Test if a file of an earlier attempt is complete and correct."""
     return path.is_file() and not path.is_symlink() and sha256(path) == digest
 
 

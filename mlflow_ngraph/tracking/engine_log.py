@@ -34,7 +34,7 @@ class ModelSlot:
 
     model_id: str
     ready: bool
-    """Whether its files are complete."""
+    """True if its files are complete."""
     points: frozenset[tuple[str, int]]
     """Names and steps of the metrics that it has."""
 
@@ -101,7 +101,7 @@ def log_engine(
 
 
 def package_tags(package: Manifest, digest: str) -> dict[str, str]:
-    """What the LoggedModel of a package says, whose study is not on this server."""
+    """Tags of a LoggedModel for a package whose study is not on this server."""
     spec, origin = package.spec, package.origin
     tags = {
         Tag.SCHEMA: schema.SCHEMA_VERSION,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 BEAT_S = 300.0
-"""From one sign to the next: a small request, which is next to nothing beside what is measured meanwhile."""
+"""Interval between two signs of life: a small request, negligible beside measuring."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What makes an engine package a model of MLflow: MLmodel, signature, and an environment with this engine's runtime only."""
+"""Files that make an engine package a model of MLflow: MLmodel, signature, and an environment with this engine's runtime only."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def write(
 
 
 def requirements(spec: EngineSpec) -> list[str]:
-    """What pip has to install for an engine: MLflow, this package from its wheel, and the engine's runtime."""
+    """Requirements of an engine for pip: MLflow, this package from its wheel, and the engine's runtime."""
     import mlflow
 
     return [

@@ -70,7 +70,7 @@ class Recorder:
 
     @cached_property
     def tracking_uri(self) -> str:
-        """Where this recorder writes."""
+        """Address of the store that this recorder writes to."""
         return connection.resolve_uri(self._asked_uri)
 
     @cached_property
@@ -194,7 +194,7 @@ class Recorder:
         return study.run_id
 
     def where(self) -> dict[str, str]:
-        """Where the study is: by its run's id, and for a person by addresses or, without a server, the command that shows it."""
+        """Id of the study's run and, for people, its addresses or, without a server, the command that shows it."""
         study = self._opened()
         places = {"tracking_uri": addresses.shown(self.tracking_uri), "experiment": study.experiment}
         places["run_id"] = study.run_id
@@ -286,7 +286,7 @@ class Recorder:
 
 
 def _unfit(directory: Path, engine: EngineRecord) -> str:
-    """Why an engine cannot be logged; empty when nothing speaks against it."""
+    """Reason why an engine cannot be logged; empty if it can."""
     if problem := damage(directory, engine.files):
         return problem
     try:

@@ -105,7 +105,7 @@ class ServerEngines:
 
 
 def _condemned(manifest: Manifest) -> str:
-    """What a study found wrong with an engine; empty where it found nothing."""
+    """Fault that a study found in an engine; empty without one."""
     return next(
         (
             f"at batch size {figures.batch} it was {figures.verdict} ({figures.reason})"

@@ -1,4 +1,4 @@
-"""Which engine of a tracking server is meant by what a person writes: a model, or a run that has engines."""
+"""Engine of a tracking server by name: a model, or a run that has engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which of the engines of a run is meant; an engine has to fit all of them, and empty ones let all through."""
+    """Filter of a run's engines; an engine has to pass all of it, and empty fields let all through."""
 
     workloads: Sequence[str] = ()
     """Full or short names."""
@@ -35,7 +35,7 @@ class Wanted:
     """Batch sizes, all of which the engine must have."""
 
     def fits(self, model: LoggedModel) -> bool:
-        """Whether the engine of a LoggedModel is one of those that are meant."""
+        """Test if the engine of a LoggedModel passes."""
         tags = model.tags
         named = (
             (self.workloads, (Tag.WORKLOAD, Tag.LABEL)),
@@ -47,11 +47,11 @@ class Wanted:
         )
 
     def __bool__(self) -> bool:
-        """Whether anything is asked for."""
+        """True if any field is set."""
         return any(getattr(self, field.name) for field in fields(self))
 
     def __str__(self) -> str:
-        """As options, for messages."""
+        """The filter as options, for messages."""
         named = [(f"--{field.name.replace('_', '-')}", getattr(self, field.name)) for field in fields(self)]
         return " ".join(f"{name} {','.join(map(str, values))}" for name, values in named if values).replace(
             "--precisions", "--precision"

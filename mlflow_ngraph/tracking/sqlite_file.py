@@ -20,11 +20,11 @@ from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
 
 _NEEDS_CLIENT = ("MLFLOW_ENABLE_WORKSPACES", "MLFLOW_WORKSPACE")
-"""Who uses workspaces sees a part of what is in the file; MLflow's client knows which."""
+"""Variables of workspaces, which show a part of the file; MLflow's client knows which."""
 _PATIENCE_S = 20.0
-"""How long a writer may hold the file, as MLflow has it."""
+"""Longest wait for a writer of the file, as MLflow has it."""
 _COARSE_NS = 2_000_000_000
-"""What no file system is coarser than."""
+"""Coarsest time stamps of any file system."""
 _ELSEWHERE = "SELECT 1 FROM experiments WHERE workspace != 'default' LIMIT 1"
 _STUDIES = """
 SELECT run_uuid, experiments.name, experiment_id, artifact_uri FROM runs JOIN experiments USING (experiment_id)
@@ -65,7 +65,7 @@ def of(tracking_uri: str) -> Path | None:
 
 
 def state(path: Path) -> list[tuple[int, int, int, int, int]] | None:
-    """What a database and its write-ahead log have in common with themselves as long as nobody writes; None while one may.
+    """State of a database and its write-ahead log, constant as long as nobody writes; None while one may.
 
     A file that was written a moment ago could be written again without a change of its times, which are coarse.
     """

@@ -29,7 +29,7 @@ _RUN, _ENTRY_POINT = "MLFLOW_RUN_ID", "mlflow.project.entryPoint"
 
 
 def is_handed_over(run: Run) -> bool:
-    """Whether ``mlflow run`` of this project made a run for what is done here, so that it may be written into."""
+    """True if ``mlflow run`` of this project made a run for this study, so that it may be written into."""
     return os.environ.get(HANDED_OVER) == run.info.run_id and _ENTRY_POINT in run.data.tags
 
 
@@ -41,7 +41,7 @@ class StudyRun:
     experiment_id: str
     experiment: str
     context_tags: dict[str, str]
-    """Who, from what source: what MLflow puts on a run that it starts itself."""
+    """User and source, as MLflow records them on a run that it starts itself."""
     lanes: Mapping[str, Sequence[Run]]
     """The lane runs of the study that its experiment had when it was opened, by lane; the newest first."""
 
@@ -74,7 +74,7 @@ class StudyRuns:
         self._client.set_experiment_tag(experiment.experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
     def experiment(self) -> Experiment:
-        """Where a run goes that is the first of its kind.
+        """Experiment of the first run of its kind.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class StudyRuns:
 
 
 def _may_hold(run: Run, study_id: str) -> bool:
-    """Whether a run may become, or is, that of a study; one that holds another study is not."""
+    """Test if a run may become, or is, that of a study; one that holds another study is not."""
     holds = run.data.tags.get(Tag.STUDY_ID)
     return is_handed_over(run) if holds is None else holds == study_id
 

@@ -38,7 +38,7 @@ class StoppedError(Exception):
 
 
 class FilePart:
-    """What has come of a file, with its digest.
+    """The part of a file that has arrived, with its digest.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class FilePart:
             while chunk := stream.read(CHUNK):
                 self._taken(chunk)
         self.resumed = self.size > 0
-        """Whether some of it is from an earlier attempt, of which only the digest of the whole will tell its worth."""
+        """True if some of it is from an earlier attempt; only the digest of the whole file tells if that part is right."""
 
     @property
     def digest(self) -> str:
@@ -99,7 +99,7 @@ class ArtifactStore(ABC):
     """A directory of artifacts."""
 
     def settings(self) -> AbstractContextManager[None]:
-        """What all fetching stands in, once for all files: how the store's client has to behave."""
+        """Configuration of the store's client while files are fetched, set once for all files."""
         return nullcontext()
 
     @abstractmethod
@@ -213,7 +213,7 @@ def _again(patience: Retry, name: str, error: CutError) -> Retry:
 
 
 def _patience() -> Retry:
-    """How often and how fast to try again: as MLflow is configured, which is less patient here by default."""
+    """Number and pace of retries, as MLflow is configured, which is less patient here by default."""
     from urllib3.util import Retry
 
     return Retry(

@@ -38,7 +38,7 @@ _PARAMS = (Param.MODEL, Param.DEVICE, Param.COMPILER, Param.PRECISION)
 
 @dataclass(frozen=True)
 class View:
-    """What a view shows of all lane runs."""
+    """A view of all lane runs: charts and columns."""
 
     id: str
     name: str
@@ -87,7 +87,7 @@ class View:
 
 
 def supported(version: str | None) -> bool:
-    """Whether a server of this version of MLflow shows views."""
+    """True if a server of this version of MLflow shows views."""
     try:
         return version is not None and OLDEST <= Version(version) < BEFORE
     except InvalidVersion:
@@ -154,7 +154,7 @@ def quoted(text: str) -> str:
 
 
 def command(tracking_uri: str) -> str:
-    """What shows a store that no server stands before, with the page at ``/ngraph``."""
+    """Command that shows a store without a server, with the page at ``/ngraph``."""
     return f"mlflow-ngraph server --store {shlex.quote(addresses.shown(tracking_uri))}"
 
 
@@ -193,7 +193,7 @@ def _bars(*names: str) -> list[dict[str, Any]]:
 
 
 def _scatter(x: str, y: str) -> dict[str, Any]:
-    """What is paid for one headline in another."""
+    """Scatter plot of one headline against another."""
     axes = {"xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
     return _card(f"ngraph-scatter-{x}-{y}", "SCATTER", **axes)
 
@@ -248,7 +248,7 @@ _COMPARED_IN = [
 
 
 def _of_model(model: str) -> View:
-    """What the compilers make of one model: its lines alone in each chart."""
+    """View of one model: its lines alone in each chart."""
     only = [f"params.`{Param.MODEL}` = {quoted(model)}"]
     return View(f"ngraph-model-{schema.model_name(model)}", model, _COMPARED, _COMPARED_IN, "throughput", only)
 
@@ -297,4 +297,4 @@ VIEWS = (
         "parity_max_rel",
     ),
 )
-"""What `install` puts into an experiment."""
+"""Views that `install` puts into an experiment."""
