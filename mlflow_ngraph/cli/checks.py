@@ -20,7 +20,7 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.addresses import HIDDEN, shown
 from mlflow_ngraph.cli import machine_checks
-from mlflow_ngraph.cli.check_result import CheckResult, Status
+from mlflow_ngraph.cli.machine_checks import CheckResult, Status
 from mlflow_ngraph.devices import probes, processors
 from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.tracking.connection import AMBIGUOUS, proxied

@@ -6,22 +6,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
-from mlflow_ngraph.cli.check_result import CheckResult
 from mlflow_ngraph.devices import probes, processors, sensor_files
 from mlflow_ngraph.devices.nvml import PACKAGE, Nvml
 from mlflow_ngraph.devices.sensors import ENERGY, POWER, Change, Reading, Sensors
 from mlflow_ngraph.execute import machine_lock
 from mlflow_ngraph.measure.stability import THROTTLED_SHARE
 
+Status = Literal["ok", "warning", "problem"]
 _MB = 2**20
 _SWAP_MB = 64
 """Swapped memory that a machine does not miss."""
 _HIDDEN = "not shown by the kernel (usual in a virtual machine)"
 _NO_METER = "no meter that the kernel shows (usual in a virtual machine)"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Result of a check."""
+
+    check: str
+    status: Status
+    found: str
+    remedy: str = ""
+    """Empty where none is needed."""
 
 
 def _holder() -> Iterator[CheckResult]:
