@@ -45,7 +45,7 @@ def show(answer: BestEngine) -> None:
 
 
 def document(answer: BestEngine) -> dict[str, Any]:
-    """The same for programs."""
+    """The answer as JSON."""
     return {
         "objective": answer.chosen.metric,
         "considered": answer.considered,
@@ -64,7 +64,6 @@ def _undecided(answer: BestEngine) -> str:
 
 
 def _why(answer: BestEngine) -> str:
-    """Reasons for the choice."""
     chosen, other = answer.chosen, answer.next_best
     fitting = ", of those that fit this machine" if answer.passed_over else ""
     said = f"it is the best by {chosen.metric} of {answer.considered} cells with an engine{fitting}"

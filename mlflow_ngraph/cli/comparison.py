@@ -60,7 +60,6 @@ def long(pivot: Pivot) -> pd.DataFrame:
 
 
 def _notes(pivot: Pivot) -> Iterator[str]:
-    """Notes on the whole table."""
     attrs = pivot.told
     unit = "" if attrs["unit"] == "1" else f" in {attrs['unit']}"
     relative = f" relative to {attrs['relative_to']}" if attrs["relative_to"] else ""
@@ -139,12 +138,11 @@ def _interval(number: dict[str, Any]) -> str:
 
 
 def _precisions(pivot: Pivot) -> set[str]:
-    """The precisions that the shown cells computed in."""
     return {number["precision_in_force"] for number in pivot.told["values"] if number["precision_in_force"]}
 
 
 def _csv(pivot: Pivot) -> str:
-    """The numbers alone, with all their digits."""
+    """Numbers alone, in full precision."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(map(csv_cell, _heads(pivot)))

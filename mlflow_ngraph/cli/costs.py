@@ -46,7 +46,7 @@ def _factor(loss: float, *, lower: bool) -> float:
 
 
 def _words(attrs: Mapping[Any, Any]) -> tuple[str, str]:
-    """Worse and better."""
+    """Words for worse and better."""
     if attrs["fleet"]:
         return "worse", "better"
     if str(attrs["metric"]).startswith(_SPEEDS):

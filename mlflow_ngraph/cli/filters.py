@@ -112,7 +112,7 @@ class Asked:
 
     @property
     def experiments(self) -> list[str] | None:
-        """Names; None: all of them."""
+        """Names of experiments; None: all."""
         return self._experiments
 
     @property
@@ -229,7 +229,7 @@ class Asked:
 
 
 def tell(found: Found) -> None:
-    """Warn readers of results on standard error."""
+    """Print notes for readers of results on standard error."""
     for note in found.notes:
         output.tell(f"note: {harmless(note)}")
 
@@ -254,7 +254,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 
 def bound_options(*names: str) -> Callable[[F], F]:
-    """Options for some of `objectives.BOUNDS`, in this order."""
+    """Options for these of `objectives.BOUNDS`."""
 
     def add(command: F) -> F:
         for name in reversed(names):

@@ -43,7 +43,7 @@ def _sheet(table: pd.DataFrame, notes: Iterable[str | Cell]) -> Sheet:
 
 
 def json(table: pd.DataFrame) -> str:
-    """The judgement for programs."""
+    """The judgement as JSON."""
     return output.json_text({**table.attrs, "cells": records(table)})
 
 
@@ -128,5 +128,5 @@ def _cells(row: pd.Series[Any]) -> list[str]:
 
 
 def _legal(text: str) -> str:
-    """Text without what XML has no place for."""
+    """Text without the characters that XML forbids."""
     return "".join(letter for letter in text if letter in "\t\n\r" or ord(letter) >= 0x20)

@@ -47,7 +47,7 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
 
 
 def document(engine: Stocked, misfit: str | None) -> dict[str, Any]:
-    """An engine for programs."""
+    """An engine as JSON."""
     from mlflow_ngraph.addresses import shown
 
     best = engine.best
@@ -110,6 +110,5 @@ def _throughput(best: dict[str, Any]) -> str:
 
 
 def _order(engine: Stocked) -> tuple[str, str, float]:
-    """Sort by workload and device, the fastest first."""
     best = engine.best
     return str(best["label"]), str(best["device"]), -(plain(best.get("throughput")) or 0.0)

@@ -73,7 +73,6 @@ class TimeToGo:
 
     @property
     def seconds(self) -> float:
-        """Seconds still to go."""
         return max(0.0, self.expected_s - sum(self._done.values())) * self._pace
 
 
@@ -120,14 +119,13 @@ class State:
 
     @property
     def _expected_s(self) -> float:
-        """Estimated seconds of the whole study."""
         mean = sum(lane.cell_seconds for lane in self.lanes.values()) / max(1, len(self.lanes))
         engines = sum(lane.building_seconds for lane in self.lanes.values())
         return sum(self.preparing.values()) + engines + mean * self.cells
 
     @classmethod
     def of(cls, plan: StudyPlan) -> State:
-        """The state before a plan begins."""
+        """State before a plan begins."""
         lanes, preparing = {}, {}
         for workload in plan.workloads:
             preparing[str(workload.ref)] = expected_time.preparing(plan, workload).seconds
@@ -142,22 +140,19 @@ class State:
 
     @property
     def activity(self) -> str:
-        """Names of what is being done now."""
+        """Current activity, or several."""
         return "; ".join(self._beside.values()) or self._activity
 
     @property
     def done(self) -> int:
-        """Cells with a verdict."""
         return min(self.cells, self._before + len(self._finished))
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this session began."""
         return self.clock() - self.started
 
     @property
     def remaining_s(self) -> float:
-        """Seconds still to go."""
         return 0.0 if self.done >= self.cells else self._to_go.seconds
 
     def update(self, event: Mapping[str, Any]) -> str | None:

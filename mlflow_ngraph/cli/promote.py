@@ -66,7 +66,7 @@ def promote(
 
 
 def document(found: Promotion) -> dict[str, Any]:
-    """The same for programs."""
+    """The result as JSON."""
     comparison = found.comparison
     return {
         "state": found.state,

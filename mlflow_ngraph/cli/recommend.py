@@ -220,7 +220,6 @@ def _without_interval(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _without_engine(table: pd.DataFrame) -> Iterator[str]:
-    """Note on cells whose engines were deleted."""
     labels = table.loc[table["best"] & table["model_id"].notna() & (table["pull"] == ""), "label"]
     if len(labels):
         yield f"the engine of {', '.join(dict.fromkeys(labels))} is deleted: measuring it again builds another"

@@ -27,7 +27,6 @@ class Copying:
         self._copy = copy
 
     def write(self, text: str) -> int:
-        """Pass a text on."""
         count = self.stream.write(text)
         self._copy(text)
         return count

@@ -72,7 +72,6 @@ def _length(best: float) -> str:
 
 
 def _conclusions(table: pd.DataFrame) -> list[str]:
-    """Advice on what to measure more of."""
     from mlflow_ngraph.analysis.variance import LEVELS
 
     shares = table[[f"{level}_of_error" for level in LEVELS]].astype(float)

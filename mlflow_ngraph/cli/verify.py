@@ -99,7 +99,7 @@ def show_checks(checks: Sequence[Check], console: Console) -> None:
 
 
 def document(found: Verification) -> dict[str, Any]:
-    """The same for programs."""
+    """The result as JSON."""
     manifest = found.package.manifest if found.package else None
     return {
         "path": str(found.directory),

@@ -187,7 +187,7 @@ def _curves(cells: list[CellRecord]) -> list[MetricPoint]:
 
 
 def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[MetricPoint]:
-    """The scalars that tables, sorting and search see."""
+    """Scalars for tables, sorting and search."""
     ok = [cell for cell in cells if cell.verdict is Verdict.OK and "throughput" in cell.metrics]
     values: dict[str, float] = {"cells_ok": len(ok), "cells_total": len(lane.lane.batch_sizes)}
     engines: dict[str, str | None] = {}

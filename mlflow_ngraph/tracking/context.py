@@ -17,11 +17,9 @@ class DeviceContext(RunContextProvider):  # type: ignore[misc]  # MLflow gives t
     """Says on which device a run or a LoggedModel came about (entry-point group ``mlflow.run_context_provider``)."""
 
     def in_context(self) -> bool:
-        """True where a device is named."""
         return bool(os.environ.get(DEVICE_VARIABLE))
 
     def tags(self) -> dict[str, str]:
-        """Device, architecture, operating system and processors."""
         return {
             Tag.DEVICE: os.environ[DEVICE_VARIABLE],
             Tag.HOST_ARCH: platform.machine(),

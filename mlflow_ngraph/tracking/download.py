@@ -61,7 +61,7 @@ class Remote:
 
     @property
     def shown(self) -> str:
-        """The engine, for messages."""
+        """Name of the engine for messages."""
         return f"engine {self.model_id} of {addresses.shown(self.tracking_uri)}"
 
 

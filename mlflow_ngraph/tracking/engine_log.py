@@ -142,7 +142,7 @@ def _params(record: StudyRecord, engine: EngineRecord, content: Content) -> dict
 
 
 def _tags(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[str, str]:
-    """The lane's categories, and what identifies the engine."""
+    """Categories of the lane, and identity of the engine."""
     of_run = (
         Tag.NOTE, Tag.REASON, Tag.COMPLETE, Tag.CELLS, Tag.VERDICTS, Tag.ENGINES, Tag.ENGINE_REUSED, Tag.COLOUR,
     )  # fmt: skip

@@ -43,7 +43,6 @@ class Heartbeat:
         threading.Thread(target=self._go_on, args=(run_id,), name="heartbeat", daemon=True).start()
 
     def stop(self) -> None:
-        """Write no more."""
         self._ended.set()
 
     def _go_on(self, run_id: str) -> None:

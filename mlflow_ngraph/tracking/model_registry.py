@@ -178,7 +178,7 @@ class Registry:
             return {}
 
     def make(self, name: str) -> None:
-        """Make a registered model, unless there is one."""
+        """Make a registered model if there is none."""
         from mlflow.exceptions import MlflowException
 
         try:

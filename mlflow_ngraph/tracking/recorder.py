@@ -75,7 +75,7 @@ class Recorder:
 
     @cached_property
     def client(self) -> MlflowClient:
-        """The client that every request goes through."""
+        """Client of all requests."""
         return self._through(connection.connect(self.tracking_uri))
 
     def preflight(self) -> None:
@@ -275,7 +275,7 @@ class Recorder:
         self.client.log_batch(run_id, metrics, params, run_tags, synchronous=True)
 
     def _ids(self, study: StudyRun, study_id: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Lane runs by lane, and LoggedModels by engine."""
+        """Ids of lane runs by lane, and of LoggedModels by engine."""
         runs = study.lane_runs(self.client, study_id)
         lanes = {run.data.tags[Tag.LANE_ID]: run.info.run_id for run in runs}
         query = f"tags.`{Tag.STUDY_ID}` = '{study_id}'"

@@ -47,11 +47,10 @@ class Wanted:
         )
 
     def __bool__(self) -> bool:
-        """True if any field is set."""
         return any(getattr(self, field.name) for field in fields(self))
 
     def __str__(self) -> str:
-        """The filter as options, for messages."""
+        """Options for messages."""
         named = [(f"--{field.name.replace('_', '-')}", getattr(self, field.name)) for field in fields(self)]
         return " ".join(f"{name} {','.join(map(str, values))}" for name, values in named if values).replace(
             "--precisions", "--precision"

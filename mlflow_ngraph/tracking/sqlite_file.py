@@ -38,7 +38,7 @@ SELECT run_uuid, key, value FROM tags WHERE run_uuid IN (SELECT run_uuid FROM ta
 
 @dataclass(frozen=True)
 class Row:
-    """A study run that is not deleted."""
+    """A study run; deleted ones are left out."""
 
     run_id: str
     experiment: str
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Model:
-    """A LoggedModel that is not deleted."""
+    """A LoggedModel; deleted ones are left out."""
 
     location: str
     run_id: str | None
@@ -120,7 +120,7 @@ def logged_model(path: Path, model_id: str) -> Model | None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database as it is at one moment."""
+    """Open the database at one moment."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_PATIENCE_S)) as database:
         database.execute("BEGIN")
         columns = [name for _, name, *_ in database.execute("PRAGMA table_info(experiments)")]

@@ -35,7 +35,7 @@ def is_handed_over(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class StudyRun:
-    """The run of a study that is open."""
+    """The open run of a study."""
 
     run_id: str
     experiment_id: str

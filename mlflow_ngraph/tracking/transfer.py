@@ -63,11 +63,10 @@ class FilePart:
 
     @property
     def digest(self) -> str:
-        """sha256 of what is there."""
         return self._digest.hexdigest()
 
     def restart(self) -> None:
-        """Throw away what is there."""
+        """Discard the part."""
         self.path.unlink(missing_ok=True)
         self._came(-self.size)
         self.size, self._digest, self.resumed = 0, hashlib.sha256(), False
@@ -80,7 +79,7 @@ class FilePart:
                 self._taken(chunk)
 
     def adopt(self, file: Path) -> None:
-        """Take a whole file as it is."""
+        """Take a complete file."""
         self.restart()
         file.replace(self.path)
         with self.path.open("rb") as stream:

@@ -51,7 +51,7 @@ class View:
     """Filters of the runs."""
 
     def state(self) -> dict[str, Any]:
-        """The view as the UI keeps it."""
+        """State of the view as the UI keeps it."""
         return {
             "searchFilter": " AND ".join([f"tags.`{Tag.KIND}` = '{Kind.LANE}'", *self.only]),
             "orderByKey": f"metrics.`{self.order}`",
@@ -139,7 +139,7 @@ def link(base: str, experiment_id: str, view: str = DEVICE_COMPARISON) -> str:
 
 
 def model_link(base: str, experiment_id: str, model: str) -> str:
-    """The address of the view of one model."""
+    """Address of the view of one model."""
     return link(base, experiment_id, _of_model(model).id)
 
 
@@ -164,7 +164,7 @@ def _packed(state: dict[str, Any]) -> str:
 
 
 def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
-    """Curves over batch size, of metrics of cells."""
+    """Charts of metrics over batch size."""
     return [
         _card(
             f"ngraph-line-{name}",
@@ -188,7 +188,7 @@ def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
 
 
 def _bars(*names: str) -> list[dict[str, Any]]:
-    """Headlines of all runs beside each other."""
+    """Bar charts of headlines."""
     return [_card(f"ngraph-bar-{name}", "BAR", metricKey=name) for name in names]
 
 

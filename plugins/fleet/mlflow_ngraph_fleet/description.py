@@ -193,11 +193,9 @@ class Fleet(_Model):
 
     @property
     def origin(self) -> Path:
-        """The file that this was read from."""
         return self._origin
 
     def profile(self, name: str) -> str:
-        """The device profile of a device."""
         device = self.devices[name]
         return device.profile or (name if name in DEVICES.names() else "host")
 
@@ -284,7 +282,7 @@ def read_secret(path: Path) -> str:
 
 
 def to_plain(fleet: Fleet) -> dict[str, Any]:
-    """A description as JSON has it."""
+    """A description as JSON."""
     plain: dict[str, Any] = json.loads(fleet.model_dump_json(exclude_defaults=True))
     return plain
 

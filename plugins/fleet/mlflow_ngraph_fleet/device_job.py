@@ -109,13 +109,13 @@ class _Earlier:
         return directory if directory is not None and study_directories.end(directory) == "recorded" else None
 
     def keep(self, directory: Path) -> None:
-        """Say which it is."""
+        """Note the directory of the study for later jobs."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(str(directory), encoding="utf-8")
 
 
 class _Speaker:
-    """Passes on what a client shows."""
+    """Sends the client messages for people."""
 
     def __init__(self, earlier: _Earlier) -> None:
         self._earlier = earlier
@@ -147,7 +147,6 @@ def _say(event: str, **fields: Any) -> None:
 
 
 def _reaches(tracking_uri: str) -> bool:
-    """Test if this device reaches the tracking server."""
     if not tracking_uri:
         return False
     try:

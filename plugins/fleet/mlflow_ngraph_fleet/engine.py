@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True)
 class KnownJob:
-    """A job as the engine knows it."""
+    """A job that the engine lists."""
 
     id: str
     device: str

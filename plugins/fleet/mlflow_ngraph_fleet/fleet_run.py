@@ -21,7 +21,7 @@ COMPARISON = "comparison.md"
 
 @dataclass(frozen=True)
 class FleetRun:
-    """A run that is open."""
+    """An open run."""
 
     tracking_uri: str
     experiment: str

@@ -36,7 +36,7 @@ _OF_DEVICES = "ngraph"
 
 
 class Observer(Protocol):
-    """Follows a study on all its devices."""
+    """Callbacks of a study on several devices."""
 
     def on_state(self, device: str, state: str) -> None:
         """Called when the state of a device's job changes."""
@@ -169,7 +169,6 @@ class FleetStudy:
         return self.outcomes()
 
     def outcomes(self) -> list[DeviceOutcome]:
-        """Results of the devices that have ended."""
         return [
             DeviceOutcome(each.device, each.code, each.reason, each.study_id, tuple(each.last_lines))
             for each in self._devices.values()
@@ -185,7 +184,7 @@ class FleetStudy:
         self._keep()
 
     def _look(self, progress: Progress) -> None:
-        """Take in what is new of a device."""
+        """Read new messages of a device."""
         job_id = self._job_id(progress)
         status = self._engine.status(job_id)
         if status.state is not State.QUEUED:
@@ -233,7 +232,7 @@ class FleetStudy:
         self._show(progress, "ended")
 
     def _collect(self, progress: Progress) -> None:
-        """Record what a device could not."""
+        """Record a study that its device could not record."""
         content = progress.listener.journal
         if content is None or not progress.study_id:
             return

@@ -30,7 +30,7 @@ _KEPT = 20
 
 
 def main() -> NoReturn:
-    """Become the study that the directory describes."""
+    """Replace this process by the study that the directory describes."""
     here = Path.cwd()
     job: dict[str, Any] = json.loads((here / JOB).read_text(encoding="utf-8"))
     parts = _parts(job["parts"], here)
@@ -66,7 +66,7 @@ def main() -> NoReturn:
 
 
 def say(event: str, **fields: Any) -> None:
-    """Tell the client."""
+    """Send an event to the client."""
     print(MARK + json.dumps({"event": event, **fields}), flush=True)  # noqa: T201 - the log is how a job speaks
 
 
@@ -135,7 +135,7 @@ def _kept(folder: Path, name: str, fill: Any) -> Path:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what has not been used for longest."""
+    """Remove the folders that were not used for longest."""
     kept = sorted(
         (path for path in folder.iterdir() if path.name[:1] != "." and path.is_dir()), key=_used, reverse=True
     )

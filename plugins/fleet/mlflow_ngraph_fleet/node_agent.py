@@ -181,7 +181,6 @@ def _engine_python(root: Path) -> str:
 
 
 def _arguments() -> list[str]:
-    """Arguments of ``ray start``."""
     shared = [
         "start", "--block", *WITHOUT, f"--node-ip-address={CONFIG['host']}", "--num-cpus=1", "--num-gpus=0",
         f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(dict.fromkeys(CONFIG['devices'], 1))}",
@@ -238,7 +237,7 @@ def _start(command: list[str], variables: dict[str, str], root: Path) -> str:
 
 
 def _of_unit(text: str) -> str:
-    """A word as a unit file has it."""
+    """Escape a word for a unit file."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
 
 
@@ -257,7 +256,6 @@ def _await_head(root: Path) -> None:
 
 
 def _versions(python: str) -> dict[str, str]:
-    """Versions of the engine."""
     program = "import platform, importlib.metadata as m; print(platform.python_version(), m.version('ray'))"
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     words = done.stdout.split()

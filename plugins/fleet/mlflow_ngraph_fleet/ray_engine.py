@@ -58,7 +58,7 @@ def token_path(fleet: Fleet) -> Path:
 
 
 class RayEngine(Engine):
-    """The jobs of a cluster of Ray."""
+    """Jobs of a Ray cluster."""
 
     name = "ray"
 
@@ -254,7 +254,7 @@ def client_class() -> type[JobSubmissionClient]:
 
 @contextmanager
 def _here_only() -> Iterator[None]:
-    """Hide from Ray what leads it elsewhere."""
+    """Hide variables that would lead Ray elsewhere."""
     hidden = {name: os.environ.pop(name) for name in _ELSEWHERE if name in os.environ}
     try:
         yield
@@ -263,7 +263,6 @@ def _here_only() -> Iterator[None]:
 
 
 def _authorities(fleet: Fleet) -> str | bool:
-    """Certificate authorities of an address with TLS."""
     if fleet.head is None or not fleet.head.ca_file:
         return True
     path = fleet.origin.parent / Path(fleet.head.ca_file).expanduser()

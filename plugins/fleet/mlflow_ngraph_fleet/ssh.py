@@ -115,7 +115,6 @@ class Tunnel:
             self._await(self._process)
 
     def close(self) -> None:
-        """End the connection."""
         if self._process is not None:
             self._process.terminate()
             self._process.communicate()

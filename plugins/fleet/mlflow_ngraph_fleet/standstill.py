@@ -42,7 +42,7 @@ class Standstill:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Have the engine stand still within the block."""
+        """Suspend the engine within the block."""
         if self._still_s > _TOGETHER_S:
             time.sleep(BREATH_S)
             self._still_s = 0.0
@@ -62,7 +62,6 @@ class Standstill:
             self._still_s += time.monotonic() - began
 
     def close(self) -> None:
-        """Stop nothing any more."""
         self._warden.close()
 
     def _signal(self, number: signal.Signals) -> None:

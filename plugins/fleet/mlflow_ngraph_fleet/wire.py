@@ -47,7 +47,7 @@ _OF_LANES = ("id", "label", "compiler_label", "precision")
 
 
 def line(event: str, **fields: Any) -> str:
-    """An event as a line, without its end."""
+    """Line of an event, without its end."""
     return MARK + json.dumps({"event": event, **fields}, separators=(",", ":"), default=str)
 
 
@@ -63,7 +63,7 @@ def of_study(event: Mapping[str, Any]) -> str | None:
 
 
 def of_journal(content: bytes) -> Iterator[str]:
-    """The lines that carry a journal."""
+    """Lines that carry a journal."""
     text = base64.b64encode(zlib.compress(content, 9)).decode()
     for start in range(0, len(text), _PART):
         yield line("journal_part", data=text[start : start + _PART])
@@ -99,7 +99,7 @@ class Listener:
                 yield event
 
     def _keeps(self, event: Event) -> bool:
-        """Take in a part of the journal."""
+        """Collect the parts of the journal; False for other events."""
         if event["event"] == "journal_part":
             self._parts.append(str(event.get("data", "")))
             return True

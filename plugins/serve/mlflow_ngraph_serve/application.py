@@ -186,7 +186,7 @@ class Application:
             raise Refusal(404, "unknown", f"there is no such version: {interface.name!r} has {interface.version}")
 
     def _admit(self, request: Request) -> None:
-        """Refuse what is not worth reading."""
+        """Refuse a request before its body is read."""
         service = self.service
         if not service.ready:
             raise Refusal(503, "not_ready", service.broken or "the engine is not ready", retry_after_s=1, close=True)
@@ -243,7 +243,7 @@ class Application:
         return Refusal(504, "timeout", f"there was no answer within {limit:g} s")
 
     def _left(self, start: float) -> float:
-        """Seconds that a request still has."""
+        """Remaining seconds of a request."""
         return max(0.0, start + self.service.limits.timeout_s - time.monotonic())
 
     async def _refused(self, _: Request, error: Exception) -> Response:
@@ -258,7 +258,7 @@ class Application:
 
 
 def refusal(error: Refusal) -> Response:
-    """One line of JSON."""
+    """Answer to a refused request: one line of JSON."""
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))

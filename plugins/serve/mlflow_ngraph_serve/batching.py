@@ -107,7 +107,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Samples in the queue."""
+        """Number of samples in the queue."""
         return self._samples
 
     def stuck(self, seconds: float) -> bool:

@@ -92,7 +92,6 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
             self._root.delete(name)
 
     def list_deployments(self, endpoint: str | None = None) -> list[dict[str, Any]]:
-        """All deployments."""
         with _as_mlflow():
             _check(None, endpoint)
             return [self._described(self._root.get(name)) for name in self._root.names()]
@@ -242,7 +241,7 @@ def _arrays(inputs: Any, specs: tuple[TensorSpec, ...]) -> dict[str, Any]:
 
 @contextmanager
 def _as_mlflow() -> Iterator[None]:
-    """Give errors MLflow's kind."""
+    """Convert errors to MLflow's."""
     try:
         yield
     except NGraphError as error:

@@ -60,7 +60,7 @@ def write(question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tupl
 
 
 def _columns(rows: Any) -> Any:
-    """Samples as tensors: those with names by name."""
+    """Tensors of samples: by name where they have names."""
     if not isinstance(rows, list) or not rows:
         raise malformed("instances must be a list of samples")
     if not all(isinstance(row, dict) for row in rows):

@@ -61,17 +61,17 @@ class Metrics:
         self._compute.observe(seconds)
 
     def answered(self, seconds: float, queued_s: float) -> None:
-        """A request got its answer."""
+        """Count an answer."""
         self._answered.inc()
         self._request.observe(seconds)
         self._queued.observe(queued_s)
 
     def refused(self, reason: Reason) -> None:
-        """A request got none."""
+        """Count a refusal."""
         self._refused.labels(reason).inc()
 
     def text(self) -> tuple[bytes, str]:
-        """The page, and its type."""
+        """The page, and its content type."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         return generate_latest(self._registry), CONTENT_TYPE_LATEST

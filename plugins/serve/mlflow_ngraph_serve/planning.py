@@ -70,7 +70,7 @@ class BatchPlan:
         return min(enough, max(full), key=lambda size: self.speeds[size].p50_s / min(size, waiting))
 
     def retry_after_s(self, waiting: int) -> float:
-        """Time to compute the queue."""
+        """Time to compute the queue, for ``Retry-After``."""
         return waiting / max(speed.throughput for speed in self.speeds.values())
 
 

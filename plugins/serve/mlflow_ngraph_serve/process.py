@@ -54,7 +54,6 @@ class Order:
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        """The inverse of `to_json`."""
         from mlflow_ngraph_serve.settings import Settings
 
         content = json.loads(text)
@@ -157,5 +156,5 @@ def _listening_server(order: Order) -> Server:
 
 
 def tell(line: str) -> None:
-    """Say something to whoever started the server."""
+    """Print a line on standard error."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -33,7 +33,7 @@ EXTENSIONS = ("binary_tensor_data",)
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """A request that the engine can answer."""
+    """A valid request."""
 
     id: str | None
     arrays: list[NDArray[Any]]
@@ -143,7 +143,7 @@ class Interface:
         )
 
     def write(self, question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
-        """The body of an answer, and its headers."""
+        """Body and headers of an answer."""
         described, pieces = [], []
         for name, as_bytes in question.outputs:
             array = found[name]

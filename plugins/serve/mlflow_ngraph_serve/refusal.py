@@ -32,5 +32,5 @@ class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
 
 
 def malformed(message: str) -> Refusal:
-    """The client's mistake."""
+    """Refusal of a malformed request."""
     return Refusal(400, "malformed", message)

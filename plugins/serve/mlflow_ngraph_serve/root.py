@@ -38,7 +38,7 @@ _INCOMING = ".incoming"
 
 @dataclass(frozen=True)
 class Deployment:
-    """An engine under a name."""
+    """A named engine."""
 
     name: str
     model_uri: str
@@ -65,7 +65,7 @@ class Root:
         self.directory = directory or location() / "deployments"
 
     def names(self) -> list[str]:
-        """All deployments, sorted."""
+        """Sorted names of the deployments."""
         return sorted(path.stem for path in (self.directory / _RECORDS).glob("*.json"))
 
     def get(self, name: str) -> Deployment:
@@ -108,7 +108,6 @@ class Root:
         return read_manifest(self.place(deployment), deployment.digest).manifest
 
     def place(self, deployment: Deployment) -> Path:
-        """Directory of a deployment's package."""
         return self.directory / _PACKAGES / deployment.digest
 
     def create(self, name: str, model_uri: str, config: Mapping[str, Any], tracking_uri: str | None) -> Deployment:
@@ -163,7 +162,7 @@ class Root:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Nobody else changes anything meanwhile."""
+        """Lock the deployments."""
         try:
             (self.directory / _RECORDS).mkdir(parents=True, exist_ok=True)
             (self.directory / _PACKAGES).mkdir(exist_ok=True)

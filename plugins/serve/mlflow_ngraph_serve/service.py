@@ -107,7 +107,6 @@ class Service:
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest body that is read."""
         if self.limits.max_body_bytes is not None:
             return self.limits.max_body_bytes
         largest = max(self.package.manifest.spec.batch_sizes)

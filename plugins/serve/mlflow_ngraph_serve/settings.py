@@ -43,12 +43,10 @@ class Settings(BaseModel):
 
     @property
     def wishes(self) -> Wishes:
-        """Options of the batching plan."""
         return Wishes(self.max_batch, self.max_delay_ms, self.max_p99_ms, self.max_queue, self.timeout_s)
 
     @property
     def limits(self) -> RequestLimits:
-        """Options of the server."""
         return RequestLimits(self.timeout_s, None if self.max_body_mb is None else round(self.max_body_mb * 1e6))
 
     @classmethod

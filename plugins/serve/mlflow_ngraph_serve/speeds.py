@@ -55,7 +55,7 @@ def known(engine: LoadedEngine, machine: str) -> tuple[dict[int, Speed], str]:
 
 
 def look(engine: LoadedEngine, batch: int, seconds: float = LOOK_S) -> Speed:
-    """Call an engine on zeros for a while."""
+    """Time an engine on zeros for some seconds."""
     zeros = [np.zeros(spec.resolve(batch), spec.dtype) for spec in engine.inputs]
     taken: list[float] = []
     while not taken or (sum(taken) < seconds and len(taken) < LOOK_CALLS):
@@ -67,7 +67,7 @@ def look(engine: LoadedEngine, batch: int, seconds: float = LOOK_S) -> Speed:
 
 
 def shown(speeds: Mapping[int, Speed]) -> str:
-    """All of them in a line."""
+    """All speeds in a line."""
     return "; ".join(
         f"batch {size}: {rounded(speed.throughput)} samples/s, p99 {rounded(1000 * speed.p99_s)} ms"
         for size, speed in sorted(speeds.items())

@@ -29,7 +29,7 @@ _SHOWN = 60
 
 
 def datatype(dtype: str) -> str:
-    """The protocol's name of an element type."""
+    """Name of an element type in the protocol."""
     return _NAMES[np.dtype(dtype).name]
 
 
@@ -127,7 +127,7 @@ def to_json(array: NDArray[Any]) -> list[Any]:
 
 
 def to_bytes(array: NDArray[Any]) -> bytes:
-    """The elements in row-major order, little-endian."""
+    """Elements in row-major order, little-endian."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 

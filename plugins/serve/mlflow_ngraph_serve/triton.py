@@ -27,7 +27,7 @@ _FREE = -1
 
 @dataclass(frozen=True)
 class Exported:
-    """A model in a repository."""
+    """A model in a repository of Triton."""
 
     directory: Path
     backend: str

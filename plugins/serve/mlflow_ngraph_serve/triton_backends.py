@@ -27,7 +27,7 @@ _SEARCHES = {"exhaustive": "0", "heuristic": "1", "default": "2"}
 
 @dataclass(frozen=True)
 class Served:
-    """An engine as a backend takes it."""
+    """Files and parameters of an engine for a backend."""
 
     backend: str
     files: Mapping[str, str]

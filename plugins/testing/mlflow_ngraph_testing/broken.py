@@ -35,7 +35,7 @@ class BrokenFlags(TorchScriptFlags):
 
 
 class BrokenCompiler(TorchScript):
-    """TorchScript, with one thing wrong."""
+    """TorchScript with one fault."""
 
     name: ClassVar[str] = "broken"
     summary: ClassVar[str] = "TorchScript, damaged as told"

@@ -195,7 +195,7 @@ class FakeCompiler(Compiler[FakeFlags]):
             end()
 
     def _act(self, stage: Stage) -> None:
-        """Do what the flags say for a stage."""
+        """Behave as the flags say at a stage."""
         if stage != self.flags.at:
             return
         left_behind = _LEFT_BEHIND.get(self.flags.behaviour)

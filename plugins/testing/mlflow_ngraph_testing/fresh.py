@@ -40,7 +40,7 @@ class ServingError(NGraphError):
 
 @dataclass(frozen=True)
 class Served:
-    """A model that answers."""
+    """A served model."""
 
     address: str
     environment: Path
@@ -50,11 +50,9 @@ class Served:
 
     @property
     def python(self) -> Path:
-        """The interpreter of the environment."""
         return self.environment / "bin" / "python"
 
     def has(self, module: str) -> bool:
-        """Test if the environment has a module."""
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
         done = subprocess.run([self.python, "-I", "-c", code], check=False, env=surroundings(self.environment.parent))
         return done.returncode == 0
@@ -165,7 +163,7 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the server with everything that it started."""
+    """End the server with all its processes."""
     try:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(20)
@@ -183,5 +181,5 @@ def _free_port() -> int:
 
 
 def installed(asked: Served, names: Sequence[str]) -> list[str]:
-    """The modules of these that the environment has."""
+    """Modules of these that the environment has."""
     return [name for name in names if asked.has(name)]

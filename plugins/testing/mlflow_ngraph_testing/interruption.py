@@ -108,7 +108,7 @@ def compile_in_worker(case: Case) -> float:
 
 @contextmanager
 def _worker(case: Case, name: str) -> Iterator[Child]:
-    """A worker that has imported what compiling needs."""
+    """Start a worker and import the modules for compiling."""
     warden, scratch = Warden(), case.engines / "scratch" / name
     compiler = create(case.job)
     modules = compiler.runtime_modules if compiler.compile_modules is None else compiler.compile_modules
@@ -139,7 +139,7 @@ def _work(case: Case) -> Path:
 
 
 def _command(case: Case) -> dict[str, Any]:
-    """The fields of the worker's ``build``."""
+    """Fields of the worker's ``build``."""
     return {
         "compiler": case.job.compiler,
         "flags": dict(case.job.flags),

@@ -32,7 +32,7 @@ MODEL_CODE = ("mlflow_ngraph_testing.models", "mlflow_ngraph_testing.torch_model
 
 @dataclass(frozen=True)
 class Job:
-    """One compiler with flags, for one target."""
+    """A compiler with flags, for one target."""
 
     compiler: str
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Case:
-    """One model for one compiler."""
+    """A model for one compiler."""
 
     job: Job
     materials: Path
@@ -59,7 +59,6 @@ class Case:
         return create(self.job).engines(list(self.batch_sizes) if only is None else [only])
 
     def directory(self, group: Sequence[int]) -> Path:
-        """Folder of the engine for some batch sizes."""
         return self.engines / f"b{'-'.join(map(str, group))}"
 
 
@@ -75,7 +74,6 @@ class Made:
 
     @property
     def seconds(self) -> float:
-        """Duration of compiling."""
         return sum(self.stages.values())
 
 
@@ -119,7 +117,6 @@ class Refusal:
 
     @classmethod
     def of(cls, error: Exception) -> Refusal:
-        """Facts of an error."""
         verdict = error.verdict.value if isinstance(error, CellError) else None
         return cls(type(error).__name__, verdict, str(error))
 

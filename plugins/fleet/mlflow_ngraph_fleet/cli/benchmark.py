@@ -222,7 +222,7 @@ def _meaning(outcome: DeviceOutcome) -> str:
 
 @contextmanager
 def _terminations() -> Iterator[None]:
-    """SIGTERM ends a study as an interrupt does."""
+    """Turn SIGTERM into an interrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread, and are somebody else's
         return

@@ -228,7 +228,6 @@ def _await_all(missing: Callable[[], Sequence[str]]) -> Sequence[str]:
 def _row(
     fleet: Fleet, name: str, joined: Mapping[str, str], jobs: Sequence[KnownJob], answers: Mapping[str, Answer]
 ) -> dict[str, Any]:
-    """Row of a device."""
     device = fleet.devices[name]
     head = fleet.head
     answer = answers.get("head" if head is not None and device.host == head.host else name)

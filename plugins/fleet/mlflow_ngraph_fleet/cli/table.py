@@ -19,8 +19,6 @@ from mlflow_ngraph_fleet.wire import Event
 
 @dataclass
 class _Row:
-    """Progress of a device."""
-
     state: str = "being submitted"
     doing: str = ""
     study: State | None = None
@@ -48,7 +46,7 @@ class _Row:
         return line
 
     def cells(self) -> str:
-        """Done, of how many."""
+        """Number of finished cells, and of all."""
         return f"{self.study.done}/{self.study.cells}" if self.study is not None else "–"
 
 
@@ -99,7 +97,7 @@ class FleetTable:
         self._say(device, state)
 
     def on_event(self, device: str, event: Event) -> None:
-        """The study on a device said something."""
+        """Show an event of a device's study."""
         line = self._rows[device].update(event)
         if line:
             self._say(device, line)

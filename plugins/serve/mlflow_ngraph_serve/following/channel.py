@@ -16,7 +16,7 @@ _PIECE = 1 << 16
 
 
 class Channel:
-    """One end."""
+    """One end of the channel."""
 
     def __init__(self, end: socket.socket) -> None:
         self.ended = False
@@ -32,7 +32,7 @@ class Channel:
 
     @classmethod
     def of_descriptor(cls, descriptor: int) -> Channel:
-        """The end that this process was started with."""
+        """The end that this process has inherited."""
         return cls(socket.socket(fileno=descriptor))
 
     def fileno(self) -> int:

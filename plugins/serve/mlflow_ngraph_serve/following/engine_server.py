@@ -49,7 +49,6 @@ class Public:
 
     @property
     def url(self) -> str:
-        """Address for inference requests."""
         return f"{address(self.listening)}/v2/models/{self.name}/infer"
 
 
@@ -115,11 +114,11 @@ class EngineServer:
             self.failed = f"it did not get ready in {START_S:.0f} s"
 
     def let_in(self) -> None:
-        """Have it take connections of clients."""
+        """Accept clients."""
         self.channel.send(do="open")
 
     def stand_aside(self) -> None:
-        """Have it take no more connections, and stay."""
+        """Accept no more clients, and stay."""
         self.channel.send(do="aside")
 
     def difference(self, timeout_s: float | None = None) -> str:
@@ -178,7 +177,7 @@ class EngineServer:
         return True
 
     def kill(self) -> None:
-        """End it, whatever it is doing."""
+        """Kill it with everything that it has started."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 # With whatever it has started.
@@ -188,7 +187,7 @@ class EngineServer:
 
     @property
     def patience_s(self) -> float:
-        """Limit for ending by itself."""
+        """Limit for a graceful end."""
         return self._public.settings.timeout_s + 2 * GRACE_S
 
     def _end(self) -> str:

@@ -98,7 +98,7 @@ class Follower:
         self._marks: dict[str, str | None] = {}
 
     def serve(self, public: Public) -> None:
-        """Serve whatever is good."""
+        """Serve the good engine, and new ones that prove themselves."""
         wanted = self._wanted
         self._handover = Handover(
             self._keeping,
@@ -236,7 +236,6 @@ class Follower:
         self._say_all(f"{self._wanted.name}@{self._wanted.alias}: {line}")
 
     def _end(self) -> None:
-        """End the scout and all servers."""
         try:
             self._close_scout()
         finally:

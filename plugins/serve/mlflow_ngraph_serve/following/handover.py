@@ -81,7 +81,7 @@ class Handover:
         self._offer = (engine, seen_at)
 
     def channels(self) -> list[Channel]:
-        """Those on which something may be said."""
+        """Channels of all processes."""
         return [server.channel for server in self._present() if not server.channel.ended]
 
     def step(self) -> float:
@@ -106,7 +106,7 @@ class Handover:
         return (server for server in (self._serving, self._standby, self._coming) if server is not None)
 
     def _dismiss(self, server: EngineServer) -> None:
-        """Have a process end, in its own time."""
+        """End a process gracefully."""
         server.end()
         self._leaving[server] = time.monotonic() + server.patience_s
 
@@ -131,7 +131,7 @@ class Handover:
             self._settle(self._serving)
 
     def _settle(self, serving: EngineServer) -> None:
-        """A new engine has proven itself."""
+        """Make a proven engine the good one."""
         self._watch = Watch(serving)
         self._keeping.keep(serving.engine)
         self._end_standby()
@@ -188,7 +188,7 @@ class Handover:
         self._pause_s = min(LONGEST_PAUSE_S, max(1.0, 2 * self._pause_s))
 
     def _cannot_serve(self, good: KeptEngine, reason: str) -> None:
-        """The good engine does not start."""
+        """Handle a good engine that does not start."""
         if self._pause_s == 0.0:
             # It may be damaged where it lies.
             self._mend(good)
@@ -269,7 +269,7 @@ class Handover:
         self._offer = None
 
     def _start_again(self) -> None:
-        """Start the good engine, where it is due."""
+        """Restart the good engine when it is due."""
         now = time.monotonic()
         if self._again_at is None or now < self._again_at or self._coming is not None or self._serving is not None:
             return

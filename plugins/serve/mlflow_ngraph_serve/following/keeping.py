@@ -39,7 +39,6 @@ class KeptEngine:
 
     @property
     def champion(self) -> Champion:
-        """The version that it is of."""
         return Champion(self.version, self.model_id)
 
 
@@ -55,7 +54,6 @@ class RefusedVersion:
 
     @property
     def champion(self) -> Champion:
-        """The version."""
         return Champion(self.version, self.model_id)
 
 
@@ -107,7 +105,7 @@ class Keeping:
 
     @property
     def current(self) -> Path:
-        """Leads to the package of the good engine."""
+        """Link to the package of the good engine."""
         return self.directory / CURRENT
 
     def place(self, champion: Champion) -> Path:

@@ -31,7 +31,7 @@ _CLOSE = (b"connection", b"close")
 
 @dataclass(frozen=True)
 class Handed:
-    """Descriptors that the process inherits, and from whom."""
+    """Inherited descriptors, and the parent's process id."""
 
     own: int
     public: int
@@ -43,7 +43,6 @@ class Handed:
 
     @classmethod
     def parse(cls, text: str) -> Handed:
-        """The inverse of `to_json`."""
         return cls(**json.loads(text))
 
 

@@ -53,7 +53,6 @@ class Wanted:
 
     @property
     def has_users(self) -> bool:
-        """True where visitors have to log in."""
         return self.login and not access.is_loopback(self.host)
 
     @property

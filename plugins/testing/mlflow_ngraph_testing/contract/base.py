@@ -104,7 +104,6 @@ class Base:
     @pytest.fixture(scope="class")
     @classmethod
     def builds(cls, cases: Mapping[str, Case]) -> Mapping[str, list[Made]]:
-        """Answers of the compiler for each model."""
         return cls._run(steps.compile_cases, cases)
 
     @pytest.fixture(scope="class")

@@ -51,7 +51,6 @@ class Bench:
 
     @property
     def logs(self) -> Path:
-        """Folder of the commands' output."""
         return self.folder / "logs"
 
     @property
@@ -93,7 +92,7 @@ class Bench:
         return [*NGRAPH, "benchmark", study, "--device", self.profile.name, *where, *options]
 
     def write_study(self, name: str, content: Mapping[str, Any]) -> str:
-        """Write the file of a study; its path."""
+        """Write the file of a study, and return its path."""
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(dict(content), sort_keys=False), encoding="utf-8")
         return str(path)

@@ -15,7 +15,7 @@ RIGHT = (Verdict.OK, Verdict.UNSUPPORTED)
 
 
 def cells(record: StudyRecord) -> Iterator[tuple[LaneRecord, CellRecord]]:
-    """The cells that have a verdict."""
+    """Cells with a verdict."""
     for lane in record.lanes.values():
         for cell in lane.cells.values():
             yield lane, cell
@@ -36,7 +36,7 @@ def faults(record: StudyRecord) -> list[str]:
 
 
 def counted(record: StudyRecord) -> str:
-    """``3 ok, 1 unsupported of 6 cells``."""
+    """Summary such as ``3 ok, 1 unsupported of 6 cells``."""
     verdicts = Counter(str(cell.verdict) for _, cell in cells(record))
     counts = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common()) or "none"
     return f"{counts} of {planned(record)} cells"

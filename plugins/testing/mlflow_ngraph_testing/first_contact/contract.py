@@ -101,19 +101,15 @@ def contract(bench: Bench, seconds: float) -> Finding:
 
 @dataclass
 class _Seen:
-    """Results of a compiler's contract."""
-
     folder: Path
     ended: Ended = field(default_factory=lambda: Ended(None, "", "", 0.0))
     """Result of the suite or, before it has begun, of the proof."""
     seconds: float = 0.0
 
     def suite(self) -> dict[str, Any]:
-        """Results of the suite, as `outcomes`."""
         return outcomes(self.folder / RESULTS)
 
     def proof(self) -> dict[str, Any]:
-        """Results of the proof, as `outcomes`."""
         return outcomes(self.folder / PROVEN)
 
 
@@ -124,7 +120,6 @@ def _prove(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
 
 
 def _suite(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
-    """Run the suite for a compiler."""
     if _whole(seen.suite()):
         seen.ended = Ended(0, "", "", 0.0)
         return
@@ -198,7 +193,6 @@ def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str, dict[str, Any]]:
 
 
 def _rows(results: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-    """The tests in their order."""
     by_test = results["outcomes"]
     unreached = {"outcome": "not reached", "reason": ""}
     named = list(dict.fromkeys([*results["collected"], *by_test]))

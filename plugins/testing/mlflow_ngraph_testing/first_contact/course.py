@@ -33,7 +33,7 @@ _LIKELIEST = ("orin", "gpu", "xeon", "host")
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that is tried."""
+    """A part of a first contact."""
 
     name: str
     title: str
@@ -60,7 +60,7 @@ PARTS: Sequence[Part] = (
 
 
 def fitting() -> str:
-    """The most particular device that this machine is."""
+    """The most specific device profile of this machine."""
     return next((name for name in _LIKELIEST if create(name).fitness().serves), _LIKELIEST[-1])
 
 
@@ -117,7 +117,7 @@ def follow(
 
 
 def _try(part: Part, bench: Bench, seconds: float) -> Finding:
-    """A part's finding, also where it fails."""
+    """Run a part; its exception becomes its finding."""
     start = time.monotonic()
     if not part.anywhere and (why := _obstacle(bench)):
         return Finding("lacking", why)

@@ -26,7 +26,6 @@ class Finding:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """As `from_json` reads it."""
         tables = [
             {
                 "heading": sheet.title,
@@ -39,7 +38,6 @@ class Finding:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Finding:
-        """Inverse of `as_json`."""
         tables = tuple(Sheet(table["heading"], table["titles"], table["rows"]) for table in found["tables"])
         return cls(**{**found, "tables": tables})
 

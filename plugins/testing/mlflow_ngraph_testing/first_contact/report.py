@@ -55,7 +55,7 @@ class Report:
         _replace(folder / MARKDOWN_NAME, anonymous("\n".join(self.lines()) + "\n", folder))
 
     def lines(self) -> Iterator[str]:
-        """The page for people."""
+        """Lines of the page for people."""
         done = self.parts
         seconds = sum(finding.seconds for finding in done.values())
         yield f"# First contact with device `{self.device}`"

@@ -129,7 +129,6 @@ def _hold(stack: ExitStack, deadline: float) -> ExclusiveMachine | None:
 
 
 def _small(bench: Bench) -> dict[str, Any]:
-    """The study ``smoke`` with the baseline alone."""
     whole = studies.load("smoke").model_dump(mode="json")
     return {**whole, "compilers": [BASELINE], "device": bench.profile.name}
 
