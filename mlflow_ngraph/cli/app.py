@@ -1,4 +1,4 @@
-"""The root of the command line, and how every error becomes one line and an exit code."""
+"""Root of the command line: verbs, exit codes, errors in one line."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise NGraphError("standard output is closed: nothing could be printed; everything else is done")
         return int(code or 0)
     except BrokenPipeError as error:
-        if not streams.is_left(sys.stdout):
+        if not streams.reader_is_gone(sys.stdout):
             return _told(error, given)
         # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
         streams.silence(sys.stdout)

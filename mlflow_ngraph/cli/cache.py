@@ -1,4 +1,4 @@
-"""``mlflow-ngraph local cache``: the engines that studies share on this machine."""
+"""``mlflow-ngraph local cache``: list or shrink the engine cache of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of ``mlflow-ngraph doctor``: each looks at one thing and changes nothing."""
+"""Checks of ``mlflow-ngraph doctor``: Python, compilers, devices, disk, tracking server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph local clean``: what this machine keeps, and what of it goes."""
+"""``mlflow-ngraph local clean``: remove studies, logs and engines that are no longer needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study cleanup``: runs that are RUNNING although their process has died."""
+"""``mlflow-ngraph study cleanup``: end RUNNING runs whose process has died."""
 
 from __future__ import annotations
 

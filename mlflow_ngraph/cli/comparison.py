@@ -1,4 +1,4 @@
-"""A comparison as a person or a program reads it: table, Markdown, CSV, JSON, LaTeX."""
+"""Renderers of a comparison: table, Markdown, CSV, JSON, LaTeX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph info compilers``: what is there, what can run here, and which flags each has."""
+"""``mlflow-ngraph info compilers``: installed compilers, their availability and flags."""
 
 from __future__ import annotations
 

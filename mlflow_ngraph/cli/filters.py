@@ -1,4 +1,4 @@
-"""The options by which every verb that reads results says which ones it means."""
+"""Filters of recorded results, shared by all verbs that read them."""
 
 from __future__ import annotations
 

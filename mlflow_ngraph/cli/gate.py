@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results gate``: fail when a candidate is slower than its baseline may become."""
+"""``mlflow-ngraph results gate``: fail when a candidate is slower than its baseline by more than a margin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judgement of a gate: table, Markdown for a pull request, JUnit XML, JSON."""
+"""Renderers of a gate's judgement: table, Markdown for a pull request, JUnit XML, JSON."""
 
 from __future__ import annotations
 

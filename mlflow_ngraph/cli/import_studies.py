@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study import``: studies out of files that ``mlflow-ngraph study export`` wrote."""
+"""``mlflow-ngraph study import``: import studies from files of ``mlflow-ngraph study export``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs whose answer depends on nothing but what is asked and a database on this machine: it is printed again as it was.
+"""Cache of printed answers that depend only on the options and a database on this machine.
 
 The database is not even opened then: an answer is kept under the state of its file, and whoever writes into it changes that.
 """

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine list``: the engines that tracking servers have."""
+"""``mlflow-ngraph engine list``: engines on tracking servers."""
 
 from __future__ import annotations
 

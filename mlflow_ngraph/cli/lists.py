@@ -1,4 +1,4 @@
-"""Options whose text is a list or a number. Imports nothing: verbs that only read results start with it."""
+"""Parsers of option values: lists, whole numbers, quantities with units."""
 
 from __future__ import annotations
 

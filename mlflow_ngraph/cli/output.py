@@ -165,7 +165,7 @@ def print_json(value: Any) -> None:
     """Print one JSON document. Infinite numbers and NaN, which JSON lacks, become null."""
     text = json_text(value)
     # Where standard output takes less than Unicode, JSON has a spelling for the rest.
-    click.echo(text if streams.takes(text) else json.dumps(json.loads(text), indent=2) + "\n", nl=False)
+    click.echo(text if streams.can_encode(text) else json.dumps(json.loads(text), indent=2) + "\n", nl=False)
 
 
 def json_text(value: Any) -> str:

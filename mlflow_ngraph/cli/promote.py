@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine promote``: the better engine becomes the champion of its device."""
+"""``mlflow-ngraph engine promote``: make the better engine the champion of its device."""
 
 from __future__ import annotations
 

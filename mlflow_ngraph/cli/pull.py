@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine pull``: a measured engine from a tracking server to this machine."""
+"""``mlflow-ngraph engine pull``: download a measured engine from a tracking server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.analysis.selection import Selection
     from mlflow_ngraph.release.best import BestEngine
     from mlflow_ngraph.release.pulling import Pulled
-    from mlflow_ngraph.tracking.sources import Wanted
+    from mlflow_ngraph.tracking.sources import EngineFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -160,9 +160,9 @@ def _pull(source: str | None, answer: BestEngine | None, given: dict[str, Any], 
         return pull_engine(source, tracking_uri=uri, wanted=wanted, progress=progress, **how)
 
 
-def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, Wanted]:
+def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, EngineFilter]:
     """The server, and which engine of a run is meant."""
-    from mlflow_ngraph.tracking.sources import Wanted
+    from mlflow_ngraph.tracking.sources import EngineFilter
 
     given = {**given, "devices": [name for name in items(given["devices"]) if name != HERE]}
     unfit = [name for name, value in given.items() if value and name not in (*_OF_RUN, "tracking_uri", "no_cache")]
@@ -173,7 +173,7 @@ def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, Wanted]:
     selection = asked.selection()
     if asked.uris and len(asked.uris) > 1:
         raise UsageError(f"--tracking-uri: {source} is on one server: name that one")
-    wanted = Wanted(selection.workloads, selection.compilers, selection.precisions, selection.batch_sizes)
+    wanted = EngineFilter(selection.workloads, selection.compilers, selection.precisions, selection.batch_sizes)
     return (asked.uris[0] if asked.uris else None), wanted
 
 

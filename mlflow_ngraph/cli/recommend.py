@@ -1,4 +1,4 @@
-"""``mlflow-ngraph recommend``: what to run on which device, what is as good, and what everything else costs."""
+"""``mlflow-ngraph recommend``: the best engines for each model and device, equals, and the cost of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study runs``: the studies that were run on this machine."""
+"""``mlflow-ngraph study runs``: studies that were run on this machine."""
 
 from __future__ import annotations
 

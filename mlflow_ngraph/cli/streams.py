@@ -1,4 +1,4 @@
-"""Standard streams as they are given to a program: closed, without Unicode, or with nobody at the other end."""
+"""Standard streams that may be closed, without Unicode, or without a reader."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def prepare() -> bool:
     return closed
 
 
-def takes(text: str) -> bool:
+def can_encode(text: str) -> bool:
     """Test if standard output can encode a text."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -74,7 +74,7 @@ def takes(text: str) -> bool:
     return True
 
 
-def is_left(stream: TextIO) -> bool:
+def reader_is_gone(stream: TextIO) -> bool:
     """Test if the reader of a stream is gone."""
     with suppress(OSError, ValueError):
         watched = select.poll()

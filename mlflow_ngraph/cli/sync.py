@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study sync``: record what was measured without a tracking server."""
+"""``mlflow-ngraph study sync``: record studies that were measured without a tracking server."""
 
 from __future__ import annotations
 

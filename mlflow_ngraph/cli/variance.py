@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results variance``: where the scatter of a study's figures comes from."""
+"""``mlflow-ngraph results variance``: sources of the scatter of a study's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine verify``: whether an engine is whole, fits this machine, and computes what its model does."""
+"""``mlflow-ngraph engine verify``: check an engine's files, its fit to this machine, and its outputs."""
 
 from __future__ import annotations
 

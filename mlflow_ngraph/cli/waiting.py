@@ -1,4 +1,4 @@
-"""A line on standard error for whoever waits longer than a moment, with what for."""
+"""Message on standard error while something takes longer than a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph info workloads``: the models of the paper, or any model that is named."""
+"""``mlflow-ngraph info workloads``: models of the paper, or any named model."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from mlflow_ngraph.tracking.trusted import TrustedManifest, trusted_manifest
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.trust import Rules
     from mlflow_ngraph.tracking.download import Progress
-    from mlflow_ngraph.tracking.sources import Wanted
+    from mlflow_ngraph.tracking.sources import EngineFilter
 
 State = Literal["pulled", "replaced", "unchanged"]
 
@@ -82,7 +82,7 @@ def pull_engine(
     target: str | Path | None = None,
     *,
     tracking_uri: str | None = None,
-    wanted: Wanted | None = None,
+    wanted: EngineFilter | None = None,
     force: bool = False,
     trust: str | Path | None = None,
     home: str | Path | None = None,
@@ -98,7 +98,7 @@ def pull_engine(
         The directory that it becomes; when left out, one of its own in ``pulled`` below ``home``.
     tracking_uri : str | None
         MLflow's own default when left out.
-    wanted : Wanted | None
+    wanted : EngineFilter | None
         Which engine of a run, where it has several.
     force : bool
         Replace an engine at ``target`` that is another one, or damaged.
@@ -143,10 +143,10 @@ def pull_engine(
     )
 
 
-def _found(source: str, tracking_uri: str, wanted: Wanted | None) -> Remote:
+def _found(source: str, tracking_uri: str, wanted: EngineFilter | None) -> Remote:
     from mlflow_ngraph.tracking import sources
 
-    return sources.find(source, tracking_uri, wanted or sources.Wanted())
+    return sources.find(source, tracking_uri, wanted or sources.EngineFilter())
 
 
 def _offered(remote: Remote, rules: Rules) -> _Offer:

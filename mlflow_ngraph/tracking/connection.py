@@ -1,4 +1,4 @@
-"""A client for a tracking server whose failures are one line, and which gives up in time."""
+"""MLflow client with short timeouts and errors in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags that MLflow puts on whatever is logged while this package works on a device."""
+"""MLflow context provider: tags with the device for everything logged while one is in use."""
 
 from __future__ import annotations
 

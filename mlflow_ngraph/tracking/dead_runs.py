@@ -1,4 +1,4 @@
-"""Runs of studies that are RUNNING although nobody runs them any more."""
+"""Runs of studies that are RUNNING although their process has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiment of ``mlflow run`` on this package's project, where nobody names one: that of the command."""
+"""Default experiment of ``mlflow run`` on this package's project."""
 
 from __future__ import annotations
 

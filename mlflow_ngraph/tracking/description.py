@@ -1,4 +1,4 @@
-"""The description of a study run: the answer, then the way to charts, the table, and how to search for such runs."""
+"""Description of a study run in Markdown: answer, links to charts, table, search filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One engine as a LoggedModel: the only place that knows how an engine becomes a model of MLflow."""
+"""Log an engine as a LoggedModel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of life of a study run, by which others tell it from one whose process has died."""
+"""Heartbeat of a study run, which tells it from one whose process has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The card of an engine: for people, beside the engine and on its page in MLflow, in Markdown."""
+"""Model card of an engine in Markdown, for the package and its page in MLflow."""
 
 from __future__ import annotations
 

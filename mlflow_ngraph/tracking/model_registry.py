@@ -1,4 +1,4 @@
-"""The model registry of a tracking server: which engines are registered, by which aliases, and how an alias changes hands.
+"""Model registry of a tracking server: registered engines, aliases, and the change of an alias.
 
 MLflow sets an alias whatever it was before. So that of two people who promote at the same time one notices, a promotion
 is announced in a tag of the registered model before it looks at the alias for the last time: whoever announces first is

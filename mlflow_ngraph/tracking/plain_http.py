@@ -1,4 +1,4 @@
-"""Tracking servers that a plain HTTP client can talk to: MLflow's own takes longer to import than they take to answer."""
+"""Addresses of tracking servers for plain HTTP, which needs no slow import of MLflow."""
 
 from __future__ import annotations
 

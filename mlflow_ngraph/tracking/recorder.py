@@ -1,4 +1,4 @@
-"""Write a study to MLflow, so that writing it again, after a crash anywhere, changes nothing.
+"""Recorder of a study in MLflow; recording again after a crash changes nothing.
 
 Every run and model is looked for by the ids of the study, the lane and the engine before it is made, and every
 time stamp comes from the record. The run of a lane never changes what it says: a lane that was measured further

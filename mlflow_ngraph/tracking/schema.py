@@ -1,4 +1,4 @@
-"""Every name that this package writes to MLflow. Others read by these names: changing one is a breaking change."""
+"""Names of tags, params and metrics in MLflow. Others read by these names: changing one is a breaking change."""
 
 from __future__ import annotations
 

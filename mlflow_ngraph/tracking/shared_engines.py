@@ -1,4 +1,4 @@
-"""Engines that anybody has logged to a tracking server, found by their key."""
+"""Lookup of engines on a tracking server by their cache key."""
 
 from __future__ import annotations
 

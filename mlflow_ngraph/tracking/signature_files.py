@@ -1,4 +1,4 @@
-"""Signatures of engines on a tracking server: a file beside the manifest, and a tag that says that it is there."""
+"""Signatures of engines on a tracking server: a file beside the manifest, and a tag that announces it."""
 
 from __future__ import annotations
 

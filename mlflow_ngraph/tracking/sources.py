@@ -22,7 +22,7 @@ _SHOWN = 6
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EngineFilter:
     """Filter of a run's engines; an engine has to pass all of it, and empty fields let all through."""
 
     workloads: Sequence[str] = ()
@@ -57,7 +57,7 @@ class Wanted:
         )
 
 
-def find(source: str, tracking_uri: str, wanted: Wanted) -> Remote:
+def find(source: str, tracking_uri: str, wanted: EngineFilter) -> Remote:
     """The engine that a person means.
 
     Parameters
@@ -65,7 +65,7 @@ def find(source: str, tracking_uri: str, wanted: Wanted) -> Remote:
     source : str
         ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``, or the id of a study or lane run, with or without
         ``runs:/``.
-    wanted : Wanted
+    wanted : EngineFilter
         Which engine of a run.
 
     Raises
@@ -83,7 +83,7 @@ def find(source: str, tracking_uri: str, wanted: Wanted) -> Remote:
     return download.locate(source, tracking_uri)
 
 
-def _of_run(run_id: str, tracking_uri: str, wanted: Wanted) -> Remote:
+def _of_run(run_id: str, tracking_uri: str, wanted: EngineFilter) -> Remote:
     client = connection.reach(tracking_uri)
     with connection.talking(tracking_uri, f"find the engines of run {run_id}", connection.RECORDING):
         run = connection.kept_run(client, run_id)

@@ -1,4 +1,4 @@
-"""SQLite databases of MLflow, read as they lie there: importing MLflow takes longer than all else that a reader waits for.
+"""Reader of MLflow's SQLite databases that does not import MLflow, which takes longer than the answer.
 
 Nothing is written, and nothing kept: each question is one transaction on the file, and on its write-ahead log, so what
 somebody has just committed is in the answer. A file that is no database of MLflow's, is laid out in another way or has

@@ -1,4 +1,4 @@
-"""The run of a study: attach to the one that ``mlflow run`` of this project made, go on with an earlier one, or make one.
+"""Run of a study: that of ``mlflow run``, an earlier one, or a new one.
 
 A run that somebody else began, such as one's own training, is never written into: the study becomes a run below it.
 """

@@ -1,4 +1,4 @@
-"""Fetch one file whole, by its digest, however often the connection is cut.
+"""Resumable download of one file, verified by its digest.
 
 The digest is taken while the file arrives. What has come lies in a file named by the digest of the whole, so a cut
 transfer goes on where it stopped, in this call or the next.

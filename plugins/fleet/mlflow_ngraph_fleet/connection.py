@@ -1,4 +1,4 @@
-"""The engine that a fleet names."""
+"""Connection to the engine that a fleet's description names."""
 
 from __future__ import annotations
 

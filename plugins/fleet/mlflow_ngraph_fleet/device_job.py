@@ -1,4 +1,4 @@
-"""A study as a job on a device: runs it, says on the way how far it is, and sends its journal where no server saw it."""
+"""Job on a device: run the study, report its progress, and send the journal if no server has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study over several devices before it begins, and what a client keeps of it, so that any later client can go on."""
+"""Plan of a study over several devices, and the client's record of it, from which any later client continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run that holds the studies of several devices: one parent, with the study run of each device as its child."""
+"""MLflow run of a study over several devices: a parent with each device's study run as its child."""
 
 from __future__ import annotations
 

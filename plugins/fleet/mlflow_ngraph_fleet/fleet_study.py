@@ -1,4 +1,4 @@
-"""One study over several devices, from the client's side: submitted, followed, ended, and come back to.
+"""Client of a study over several devices: submit, follow, cancel, reattach.
 
 What is known of it is kept in a directory, so that any later client can go on; what happened on the devices is known from the
 engine and from the logs of the jobs alone.

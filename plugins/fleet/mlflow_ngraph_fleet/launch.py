@@ -1,4 +1,4 @@
-"""Starts a study on a device: finds or makes its environment, undoes what the engine changed, and becomes the study.
+"""Launcher of a study on a device: find or make its environment, undo the engine's changes, run the study.
 
 This file goes to the device by itself and runs with any Python there from 3.10 on; it needs the standard library alone. Each step
 replaces the process (exec), so that whoever ends the job ends the study, and nothing is left behind.

@@ -1,4 +1,4 @@
-"""The machines of a fleet, from the client's side: started, looked at, and stopped with proof, through OpenSSH."""
+"""Client of the fleet's machines: start, inspect and stop their engines through OpenSSH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenSSH, as the user has set it up: with the user's own keys, which stay here, and host keys that are known before.
+"""OpenSSH connections with the user's own keys and pinned host keys.
 
 Nothing is accepted on first use, no agent is forwarded, and nobody is asked for a password.
 """

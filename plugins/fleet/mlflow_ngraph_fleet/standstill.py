@@ -1,4 +1,4 @@
-"""The engine of a fleet stands still on this machine while a slice is timed: what does not run disturbs nothing."""
+"""Suspension of the fleet's engine on this machine while a slice is timed."""
 
 from __future__ import annotations
 

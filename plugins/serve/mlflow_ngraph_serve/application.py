@@ -1,4 +1,4 @@
-"""The server's addresses: the Open Inference Protocol over HTTP, and the metrics.
+"""ASGI application: routes of the Open Inference Protocol over HTTP, and the metrics.
 
 Nothing here waits but by ``await``: bodies come in pieces, engines compute in threads of their own, and what takes long to
 parse or to write is done in a thread beside.

@@ -1,4 +1,4 @@
-"""Requests of many clients in batches of one engine: a queue, and a thread for each engine that takes from it.
+"""Dynamic batching: one FIFO queue, one worker thread per engine.
 
 First come is first served, whole requests only. A thread that is free takes what is waiting as soon as it fills a batch, or
 its first request has waited long enough. What goes wrong with a batch is tried again request by request, so that values

@@ -1,4 +1,4 @@
-"""A client of the Open Inference Protocol, as small as it can be: tensors go and come as bytes."""
+"""Minimal client of the Open Inference Protocol; tensors travel as bytes."""
 
 from __future__ import annotations
 

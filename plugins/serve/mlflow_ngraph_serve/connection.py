@@ -1,4 +1,4 @@
-"""Connections that say what is wrong in JSON, and do not wait for ever for a request to come in.
+"""HTTP connections with errors in JSON and a timeout for requests.
 
 The web server answers what is no HTTP by itself, in plain text; and it has no limits for connections that never ask.
 """

@@ -1,4 +1,4 @@
-"""The plugin ``ngraph`` of MLflow's deployments. MLflow imports this module; it holds what MLflow looks for, no more."""
+"""MLflow deployments plugin ``ngraph``: the names that MLflow looks for in this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow's own protocol, as ``mlflow models serve`` speaks it: tensors as nested JSON, to ``/invocations``."""
+"""MLflow's scoring protocol at ``/invocations``: tensors as nested JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that is not served, as the client and the metrics are told."""
+"""Refused request, with its HTTP status and the reason for the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployments on this machine: engines under names, which survive a crash at any moment.
+"""Store of deployments on this machine: named engines, safe against a crash at any moment.
 
 Packages lie under the digest of their manifest and never change. A deployment is one small file, which names its package
 and is replaced as a whole: until a new package is there and proven, the file still says the old one. What a crash leaves

@@ -1,4 +1,4 @@
-"""A server from its settings: a socket, the web server on it, and a service that gets ready behind it."""
+"""HTTP server from its settings: socket, web server, and a service that loads in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine behind a queue: loaded and warmed up in the background, and asked once it is ready."""
+"""Engine behind a queue: loaded and warmed up in the background."""
 
 from __future__ import annotations
 

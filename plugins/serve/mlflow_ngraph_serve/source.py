@@ -1,4 +1,4 @@
-"""The package that is to be served: a directory, proven; or an engine from a tracking server, brought here first."""
+"""Package to serve: a verified directory, or an engine pulled from a tracking server."""
 
 from __future__ import annotations
 

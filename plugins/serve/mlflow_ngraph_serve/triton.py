@@ -1,4 +1,4 @@
-"""A package as a model of a Triton model repository: its files in a version's directory, and a configuration."""
+"""Export of a package into a Triton model repository: files of a version, and the configuration."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve import process, source
-from mlflow_ngraph_serve.following import scout, successor
+from mlflow_ngraph_serve.following import engine_process, puller
 from tests.support.logged import Logged
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -69,7 +69,7 @@ def test_a_damaged_package_is_not_served(
 
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
-    "module", [process, successor, scout], ids=lambda module: str(module.__name__.rpartition(".")[2])
+    "module", [process, engine_process, puller], ids=lambda module: str(module.__name__.rpartition(".")[2])
 )
 def test_files_in_the_current_directory_are_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType

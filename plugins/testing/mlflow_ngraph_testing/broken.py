@@ -1,4 +1,4 @@
-"""A compiler whose engines are wrong by a little, on purpose: what does verification find?
+"""Compiler whose engines are slightly wrong, to test verification.
 
 It compiles as TorchScript does. It is not registered; whoever wants it by name puts
 ``broken = mlflow_ngraph_testing.broken:BrokenCompiler`` into the entry-point group ``mlflow_ngraph.compilers``.

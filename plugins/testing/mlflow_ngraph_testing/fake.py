@@ -1,4 +1,4 @@
-"""A compiler that does as it is told: it is right, slow, wrong, hangs, leaks, crashes, searches.
+"""Fake compiler with selectable behaviour: right, slow, wrong, hanging, leaking, crashing, searching.
 
 It replays the baseline's outputs, so it needs nothing but NumPy. It is not registered; whoever wants it by name puts
 ``fake = mlflow_ngraph_testing.fake:FakeCompiler`` into the entry-point group ``mlflow_ngraph.compilers``.

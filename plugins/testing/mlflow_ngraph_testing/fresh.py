@@ -1,4 +1,4 @@
-"""An engine as somebody else would run it: served by MLflow in an environment that MLflow makes from the model alone."""
+"""Engine served by MLflow in an environment that MLflow makes from the model alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models that between them have what adapters stumble over. Each is a factory for the ``torch:`` scheme."""
+"""Small models with features that adapters stumble over. Each is a factory for the ``torch:`` scheme."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that the contract suite compiles, on disk. For child processes only."""
+"""Models of the contract suite, written to disk. For child processes only."""
 
 from __future__ import annotations
 

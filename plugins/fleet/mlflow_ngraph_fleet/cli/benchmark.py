@@ -1,4 +1,4 @@
-"""A study over several devices on the command line: the table, an interrupt that ends all of it, and the comparison."""
+"""Study over several devices on the command line: live table, interrupts, comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that serves one engine, as the follower sees it: started, tried, let to clients, taken from them, ended."""
+"""Handle of a serving process: start it, test it, connect and disconnect clients, end it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mlflow_ngraph.errors import EngineError, NGraphError
 from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve import process
 from mlflow_ngraph_serve.client import infer
-from mlflow_ngraph_serve.following import successor
+from mlflow_ngraph_serve.following import engine_process
 from mlflow_ngraph_serve.following.channel import Channel
 from mlflow_ngraph_serve.server import GRACE_S, address, listen
 
 if TYPE_CHECKING:
-    from mlflow_ngraph_serve.following.keeping import KeptEngine
+    from mlflow_ngraph_serve.following.follower_state import KeptEngine
     from mlflow_ngraph_serve.settings import Settings
 
 START_S = 600.0
@@ -88,12 +88,12 @@ class EngineServer:
         own = listen("127.0.0.1", 0)
         self._url = address(own)
         self.channel, other = Channel.pair()
-        handed = successor.Handed(own.fileno(), public.listening.fileno(), other.fileno(), os.getpid())
+        inherited = engine_process.Inherited(own.fileno(), public.listening.fileno(), other.fileno(), os.getpid())
         with own, other:
             self._process = subprocess.Popen(
-                command(successor.__name__, order.to_json(), handed.to_json()),
+                command(engine_process.__name__, order.to_json(), inherited.to_json()),
                 env=env,
-                pass_fds=(handed.own, handed.public, handed.channel),
+                pass_fds=(inherited.own, inherited.public, inherited.channel),
                 stdin=subprocess.DEVNULL,
                 # What a terminal sends to a group is for the follower, who ends this process in its own time.
                 start_new_session=True,

@@ -1,4 +1,4 @@
-"""An alias of the model registry as whoever follows it sees it: what it points at, and what is told of that."""
+"""The followed registry alias: look up its version, and tag versions with their state."""
 
 from __future__ import annotations
 

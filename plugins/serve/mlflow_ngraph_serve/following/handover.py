@@ -18,7 +18,7 @@ from mlflow_ngraph_serve.following.watch import LATER_LOOK_S, Watch
 
 if TYPE_CHECKING:
     from mlflow_ngraph_serve.following.channel import Channel
-    from mlflow_ngraph_serve.following.keeping import Keeping, KeptEngine
+    from mlflow_ngraph_serve.following.follower_state import FollowerState, KeptEngine
 
 LONGEST_PAUSE_S = 60.0
 """Between two attempts to serve the good engine again."""
@@ -32,7 +32,7 @@ class Handover:
 
     Parameters
     ----------
-    keeping : Keeping
+    state : FollowerState
         Knows the good engine.
     public : Public
         Where clients find whatever is served.
@@ -48,14 +48,14 @@ class Handover:
 
     def __init__(
         self,
-        keeping: Keeping,
+        state: FollowerState,
         public: Public,
         watch_s: float,
         say: Callable[[str], None],
         mark: Callable[[str, str | None], None],
         mend: Callable[[KeptEngine], None],
     ) -> None:
-        self._keeping, self._public, self._watch_s = keeping, public, watch_s
+        self._state, self._public, self._watch_s = state, public, watch_s
         self._say, self._mark, self._mend = say, mark, mend
         self._serving: EngineServer | None = None
         self._standby: EngineServer | None = None
@@ -133,7 +133,7 @@ class Handover:
     def _settle(self, serving: EngineServer) -> None:
         """Make a proven engine the good one."""
         self._watch = Watch(serving)
-        self._keeping.keep(serving.engine)
+        self._state.keep(serving.engine)
         self._end_standby()
         self._say(f"version {serving.engine.version} has served {self._watch_s:g} s without a fault: it stays")
 
@@ -165,13 +165,13 @@ class Handover:
         self._say(f"refused: version {engine.version}: {reason}; {self._what_serves()}")
 
     def _note_refusal(self, engine: KeptEngine, reason: str) -> None:
-        self._keeping.refuse(engine.champion, reason)
+        self._state.refuse(engine.champion, reason)
         self._mark(engine.version, f"refused: {reason}")
 
     def _what_serves(self) -> str:
         if self._serving is not None:
             return f"version {self._serving.engine.version} serves"
-        good = self._keeping.good
+        good = self._state.good
         return "nothing is served" if good is None else f"version {good.version} is started again"
 
     def _lost(self, serving: EngineServer, reason: str) -> None:
@@ -225,7 +225,7 @@ class Handover:
         self._again_at = None
         version, seconds = coming.engine.version, time.monotonic() - self._asked_at
         self._mark(version, "serving")
-        if coming.engine == self._keeping.good:
+        if coming.engine == self._state.good:
             self._watch = Watch(coming)
             self._say(f"version {version} serves at {self._public.url}, after {seconds:.1f} s")
             return
@@ -242,7 +242,7 @@ class Handover:
         """An engine does not get as far as clients."""
         self._coming = None
         self._dismiss(coming)
-        if coming.engine == self._keeping.good and self._serving is None:
+        if coming.engine == self._state.good and self._serving is None:
             self._cannot_serve(coming.engine, reason)
         else:
             self._refuse(coming.engine, reason)
@@ -252,7 +252,7 @@ class Handover:
         if self._offer is None or (self._coming is not None and self._deadline):
             return
         engine, seen_at = self._offer
-        if self._coming is not None and self._coming.engine not in (engine, self._keeping.good):
+        if self._coming is not None and self._coming.engine not in (engine, self._state.good):
             self._dismiss(self._coming)  # the alias has moved on before it got anywhere
             self._coming = None
         if self._serving is not None and self._serving.engine == engine:
@@ -274,15 +274,15 @@ class Handover:
         if self._again_at is None or now < self._again_at or self._coming is not None or self._serving is not None:
             return
         self._again_at = None
-        if self._keeping.good is not None:
-            self._start(self._keeping.good, now)
+        if self._state.good is not None:
+            self._start(self._state.good, now)
 
     def _start(self, engine: KeptEngine, asked_at: float) -> None:
         self._deadline, self._asked_at = 0.0, asked_at
         try:
             self._coming = EngineServer(engine, self._public)
         except EngineError as error:
-            if engine == self._keeping.good:
+            if engine == self._state.good:
                 self._cannot_serve(engine, str(error))
             else:
                 self._refuse(engine, str(error))

@@ -1,4 +1,4 @@
-"""A look from time to time at the process that serves: more often, and with an inference for trial, while its engine is new."""
+"""Health checks of a serving process: frequent and with test inferences while its engine is new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow's server with the page, as a process that ends with us."""
+"""MLflow's server with the page, as a child process that ends with this one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ServerOptions:
     """Options of a tracking server."""
 
     folder: Path
@@ -62,7 +62,7 @@ class Wanted:
         return f"{'https' if self.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
+def run(options: ServerOptions, ready: Callable[[str], object]) -> int:
     """Run a server until it ends, or SIGTERM or SIGINT ends it.
 
     Parameters
@@ -83,20 +83,20 @@ def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
         It does not come up.
     """
     try:
-        wanted.folder.mkdir(parents=True, exist_ok=True)
+        options.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"folder {wanted.folder}: {error.strerror}") from error
-    _require_free(wanted.host, wanted.port)
-    tls = access.certificate(wanted.certificate, wanted.key)
-    users = access.users(wanted.folder) if wanted.has_users else {}
+        raise UsageError(f"folder {options.folder}: {error.strerror}") from error
+    _require_free(options.host, options.port)
+    tls = access.certificate(options.certificate, options.key)
+    users = access.users(options.folder) if options.has_users else {}
     with (
-        database.running(wanted.folder, wanted.store) as store,
-        _until_signal(_command(wanted, tls, store), wanted.folder, {**users, database.VARIABLE: store}) as (
+        database.running(options.folder, options.store) as store,
+        _until_signal(_command(options, tls, store), options.folder, {**users, database.VARIABLE: store}) as (
             process,
             asked,
         ),
     ):
-        _wait(process, asked, wanted)
+        _wait(process, asked, options)
         if process.poll() is None and not asked:
             ready(store)
         code = process.wait()
@@ -105,14 +105,14 @@ def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
     raise NGraphError(f"the server ended by itself with code {code}: see what it said above")
 
 
-def _command(wanted: Wanted, tls: list[str], store: str) -> list[str]:
-    artifacts = wanted.artifacts or str(wanted.folder / ARTIFACTS)
+def _command(options: ServerOptions, tls: list[str], store: str) -> list[str]:
+    artifacts = options.artifacts or str(options.folder / ARTIFACTS)
     if not urlsplit(artifacts).scheme:
         artifacts = str(Path(artifacts).absolute())
     command = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", wanted.host, "--port", str(wanted.port)),
-        *("--app-name", "ngraph-auth" if wanted.has_users else "ngraph", "--artifacts-destination", artifacts),
-        *("--allowed-hosts", access.hosts(wanted.names)),
+        *(sys.executable, "-m", "mlflow", "server", "--host", options.host, "--port", str(options.port)),
+        *("--app-name", "ngraph-auth" if options.has_users else "ngraph", "--artifacts-destination", artifacts),
+        *("--allowed-hosts", access.hosts(options.names)),
     ]
     if database.is_for_one(store):
         command += ["--workers", "1"]
@@ -175,13 +175,13 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _wait(process: subprocess.Popen[bytes], asked: list[int], wanted: Wanted) -> None:
+def _wait(process: subprocess.Popen[bytes], asked: list[int], options: ServerOptions) -> None:
     """Wait until the server answers, ends, or is asked to end."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(wanted.host, wanted.host)  # noqa: S104 - compared, not bound
-    address = f"{'https' if wanted.certificate else 'http'}://{host}:{wanted.port}/health"
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(options.host, options.host)  # noqa: S104 - compared, not bound
+    address = f"{'https' if options.certificate else 'http'}://{host}:{options.port}/health"
     deadline = time.monotonic() + _PATIENCE_S
     # It is this machine that answers, and the certificate has the name that others know it by.
-    context = ssl._create_unverified_context() if wanted.certificate else None  # noqa: S323, SLF001
+    context = ssl._create_unverified_context() if options.certificate else None  # noqa: S323, SLF001
     while process.poll() is None and not asked:
         with (
             contextlib.suppress(urllib.error.URLError, OSError),

@@ -18,7 +18,7 @@ from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, JournalError
 from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph_testing.first_contact.command import NGRAPH, Ended, Started, started
+from mlflow_ngraph_testing.first_contact.command import NGRAPH, CommandResult, RunningCommand, started
 
 Form = Literal["short", "full"]
 
@@ -59,11 +59,11 @@ class Bench:
         others = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return {**others, "NGRAPH_HOME": str(self.folder / "home"), "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
 
-    def started(self, name: str, command: Sequence[str]) -> AbstractContextManager[Started]:
+    def started(self, name: str, command: Sequence[str]) -> AbstractContextManager[RunningCommand]:
         """A command that runs in the folder while a block does."""
         return started(command, self.logs, name, self.folder, self.environment)
 
-    def run(self, name: str, command: Sequence[str], seconds: float) -> Ended:
+    def run(self, name: str, command: Sequence[str], seconds: float) -> CommandResult:
         """Run a command in the folder, under a time limit."""
         with self.started(name, command) as running:
             return running.wait(seconds)

@@ -1,4 +1,4 @@
-"""Commands under a time limit: whatever they do, and whatever they start, ends with it."""
+"""Commands under a time limit, which end with everything that they started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NGRAPH = python_command.command("mlflow_ngraph.__main__")
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """Result of a command."""
 
     code: int | None
@@ -48,7 +48,7 @@ class Ended:
         return f"ended with code {self.code}{': ' if self.last else ''}{self.last}"
 
 
-class Started:
+class RunningCommand:
     """A command that runs, in a session of its own. What it says goes to files, which outlive it.
 
     Parameters
@@ -78,7 +78,7 @@ class Started:
         """Content of standard error so far."""
         return self._err.read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, seconds: float) -> Ended:
+    def wait(self, seconds: float) -> CommandResult:
         """Wait for its end, and end it when the time is up."""
         code: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -86,7 +86,7 @@ class Started:
         if code is None:
             self.end()
         out = self._out.read_text(encoding="utf-8", errors="replace")
-        return Ended(code, out, self.said(), time.monotonic() - self._began)
+        return CommandResult(code, out, self.said(), time.monotonic() - self._began)
 
     def end(self) -> None:
         """Let it end, and kill what does not. Of a command that has ended by itself nothing is asked."""
@@ -135,9 +135,11 @@ def _runs(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def started(command: Sequence[str], logs: Path, name: str, cwd: Path, env: Mapping[str, str]) -> Iterator[Started]:
+def started(
+    command: Sequence[str], logs: Path, name: str, cwd: Path, env: Mapping[str, str]
+) -> Iterator[RunningCommand]:
     """A command that has ended when the block is left."""
-    running = Started(command, logs, name, cwd, env)
+    running = RunningCommand(command, logs, name, cwd, env)
     try:
         yield running
     finally:

@@ -1,4 +1,4 @@
-"""The contract suite for every compiler that is installed, each in a process of its own, with its result test by test.
+"""Contract suite for every installed compiler, each in a process of its own.
 
 The short form has no time for all of it, so it asks every compiler first for the least that there is to see: an engine,
 reloaded, that computes its model. The whole suite of one after the other then has what is left.
@@ -19,7 +19,7 @@ from typing import Any
 from mlflow_ngraph.processes import python_command
 from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
-from mlflow_ngraph_testing.first_contact.command import GRACE_SECONDS, Ended
+from mlflow_ngraph_testing.first_contact.command import GRACE_SECONDS, CommandResult
 from mlflow_ngraph_testing.first_contact.finding import Finding, Status, worst
 
 RESULTS, PROVEN = "results.jsonl", "proven.jsonl"
@@ -81,7 +81,7 @@ def contract(bench: Bench, seconds: float) -> Finding:
         lacking = " and ".join(name for name in ("pytest", "torch") if not importlib.util.find_spec(name))
         return Finding("lacking", f"the suite needs {lacking}: pip install {lacking}")
     deadline = time.monotonic() + seconds
-    seen = {compiler: _Seen(bench.folder / "contract" / compiler) for compiler in bench.compilers}
+    seen = {compiler: _CompilerResults(bench.folder / "contract" / compiler) for compiler in bench.compilers}
     for step in (_prove, _suite) if bench.form == "short" else (_suite,):
         for place, (compiler, so_far) in enumerate(seen.items()):
             step(bench, compiler, so_far, (deadline - time.monotonic()) / (len(seen) - place))
@@ -100,9 +100,9 @@ def contract(bench: Bench, seconds: float) -> Finding:
 
 
 @dataclass
-class _Seen:
+class _CompilerResults:
     folder: Path
-    ended: Ended = field(default_factory=lambda: Ended(None, "", "", 0.0))
+    ended: CommandResult = field(default_factory=lambda: CommandResult(None, "", "", 0.0))
     """Result of the suite or, before it has begun, of the proof."""
     seconds: float = 0.0
 
@@ -113,21 +113,27 @@ class _Seen:
         return outcomes(self.folder / PROVEN)
 
 
-def _prove(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
+def _prove(bench: Bench, compiler: str, seen: _CompilerResults, seconds: float) -> None:
     """Have an engine of a compiler compute one small model."""
-    if not (_whole(seen.suite()) or _whole(seen.proof())):
+    if not (_complete(seen.suite()) or _complete(seen.proof())):
         _run(bench, compiler, seen, seconds, PROVEN, _PROVEN_WITH, "-k", f"{PROOF} and cnn")
 
 
-def _suite(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
-    if _whole(seen.suite()):
-        seen.ended = Ended(0, "", "", 0.0)
+def _suite(bench: Bench, compiler: str, seen: _CompilerResults, seconds: float) -> None:
+    if _complete(seen.suite()):
+        seen.ended = CommandResult(0, "", "", 0.0)
         return
     _run(bench, compiler, seen, seconds, RESULTS, _SHORT if bench.form == "short" else {})
 
 
 def _run(
-    bench: Bench, compiler: str, seen: _Seen, seconds: float, file: str, values: Mapping[str, Any], *options: str
+    bench: Bench,
+    compiler: str,
+    seen: _CompilerResults,
+    seconds: float,
+    file: str,
+    values: Mapping[str, Any],
+    *options: str,
 ) -> None:
     """Run some of the suite with some of its values, and have the outcome of each test written to a file."""
     if seconds < GRACE_SECONDS:
@@ -160,14 +166,14 @@ def outcomes(path: Path) -> dict[str, Any]:
     return {"collected": collected, "outcomes": by_test}
 
 
-def _whole(results: Mapping[str, Any]) -> bool:
+def _complete(results: Mapping[str, Any]) -> bool:
     """Test if every test finished and none failed."""
     by_test = results["outcomes"]
     ended = results["collected"] and all(name in by_test for name in results["collected"])
     return bool(ended) and not any(test["outcome"] == "failed" for test in by_test.values())
 
 
-def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str, dict[str, Any]]:
+def _judge(bench: Bench, seen: _CompilerResults) -> tuple[Status, str, dict[str, Any]]:
     """Status of a compiler's contract, a summary, and the results of proof and suite together."""
     ended, proof, suite = seen.ended, seen.proof(), seen.suite()
     by_test = {**proof["outcomes"], **suite["outcomes"]}
@@ -188,7 +194,7 @@ def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str, dict[str, Any]]:
     if left and ended.code is not None:
         return "wrong", f"{said}; the suite {ended.how}", results
     computes = any(name.startswith(PROOF) and test["outcome"] == "passed" for name, test in by_test.items())
-    enough = _whole(suite) or (bench.form == "short" and computes)
+    enough = _complete(suite) or (bench.form == "short" and computes)
     return ("right" if enough else "incomplete"), said, results
 
 

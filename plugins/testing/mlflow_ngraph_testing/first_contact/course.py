@@ -1,4 +1,4 @@
-"""The course of a first contact: part after part, each under a time limit, with all that is known on disk after each."""
+"""Sequence of the parts of a first contact, each under a time limit; the report is written after each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a first contact: one document for programs, one for people."""
+"""Report of a first contact as JSON and as Markdown."""
 
 from __future__ import annotations
 

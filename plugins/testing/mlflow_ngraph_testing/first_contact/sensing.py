@@ -1,4 +1,4 @@
-"""Clocks, temperatures and power, read live: while the machine idles, and while it works."""
+"""Readings of clocks, temperatures and power, at rest and under load."""
 
 from __future__ import annotations
 

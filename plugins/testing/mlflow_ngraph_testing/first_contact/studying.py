@@ -1,4 +1,4 @@
-"""Studies on a machine that never ran one: the ready-made ``smoke``, one that has to wait, one that is killed."""
+"""Studies on a new machine: ``smoke``, one that waits for another, one that is killed and resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_testing.first_contact import cells
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
-from mlflow_ngraph_testing.first_contact.command import Started, outlived
+from mlflow_ngraph_testing.first_contact.command import RunningCommand, outlived
 from mlflow_ngraph_testing.first_contact.finding import Finding, Status
 
 _LOOK_S = 0.05
@@ -137,7 +137,7 @@ def _right(event: Mapping[str, Any]) -> bool:
     return bool(event["event"] == "cell_finished" and event["verdict"] == Verdict.OK.value)
 
 
-def _saw(running: Started, pattern: str, deadline: float) -> bool:
+def _saw(running: RunningCommand, pattern: str, deadline: float) -> bool:
     """Wait for a pattern in a command's messages; False when the time is up or the command ends."""
     while time.monotonic() < deadline and running.process.poll() is None:
         if re.search(pattern, running.said()):
@@ -146,7 +146,7 @@ def _saw(running: Started, pattern: str, deadline: float) -> bool:
     return False
 
 
-def _reached(bench: Bench, running: Started, deadline: float) -> bool:
+def _reached(bench: Bench, running: RunningCommand, deadline: float) -> bool:
     """Wait until the study measures; False when the time is up or it ends."""
     while time.monotonic() < deadline and running.process.poll() is None:
         directory = bench.directory("killed")

@@ -1,7 +1,7 @@
-"""The process that looks where an alias points and brings what it finds.
+"""Process that looks up an alias and pulls the engine that it points at.
 
-It is apart from whoever serves: a server that is away, a download that takes long or a client that goes wrong holds up nothing
-there. An engine that it tells of stands whole and proven on this machine.
+It is apart from the servers: an unreachable tracking server, a long download or a failing client holds up nothing there. An
+engine that it reports is complete and verified on this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlflow_ngraph.errors import EngineError, NGraphError, TrackingError, Transf
 from mlflow_ngraph.processes import parent_death
 from mlflow_ngraph_serve.following.channel import Channel, Message
 from mlflow_ngraph_serve.following.followed import Champion, FollowedAlias
-from mlflow_ngraph_serve.following.keeping import Keeping
+from mlflow_ngraph_serve.following.follower_state import FollowerState
 
 if TYPE_CHECKING:
     from mlflow_ngraph.release.pulling import Pulled
@@ -30,7 +30,7 @@ _JITTER = 0.1
 """Devices that were started together shall not ask together."""
 
 
-class Scout:
+class Puller:
     """Looks again and again.
 
     Parameters
@@ -111,7 +111,7 @@ class Scout:
     def _pulled(self, champion: Champion) -> Pulled:
         from mlflow_ngraph.release.pulling import pull_engine
 
-        order, place = self._order, Keeping(Path(self._order["directory"])).place(champion)
+        order, place = self._order, FollowerState(Path(self._order["directory"])).place(champion)
         for other in place.parent.glob(".*.pull"):
             if other.name != f".{place.name}.pull":
                 shutil.rmtree(other, ignore_errors=True)
@@ -140,14 +140,14 @@ def main() -> None:
         signal.signal(number, _end)
     parent_death.send_to_self(signal.SIGTERM, follower)
     channel = Channel.of_descriptor(descriptor)
-    scout: Scout | None = None
+    puller: Puller | None = None
     while not channel.ended:
-        for message in channel.wait(None if scout is None else scout.look()):
-            if scout is None:
+        for message in channel.wait(None if puller is None else puller.look()):
+            if puller is None:
                 # Not on the command line: others see that.
-                scout = Scout(message, channel.send)
+                puller = Puller(message, channel.send)
             else:
-                scout.do(message)
+                puller.do(message)
 
 
 def _end(*_: Any) -> None:

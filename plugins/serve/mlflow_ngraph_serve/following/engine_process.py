@@ -1,8 +1,8 @@
-"""The process that serves one of the engines of a follower.
+"""Process that serves one engine of a follower.
 
-It is handed three sockets. On one of its own it answers from the beginning, so that it can be tried before any client gets
-there. The one that clients know it shares with whoever serves beside it, and takes connections from it when it is told to, and
-as long: no connection that has come in is lost by that. By the third it hears from the follower.
+It inherits three sockets. It always answers on its own, so that it can be tried before any client connects. It shares the
+clients' socket with the other processes, and accepts connections from it only while the follower says so; a change loses no
+connection. The third is the channel to the follower.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLOSE = (b"connection", b"close")
 
 
 @dataclass(frozen=True)
-class Handed:
+class Inherited:
     """Inherited descriptors, and the parent's process id."""
 
     own: int
@@ -42,11 +42,11 @@ class Handed:
         return json.dumps(asdict(self))
 
     @classmethod
-    def parse(cls, text: str) -> Handed:
+    def parse(cls, text: str) -> Inherited:
         return cls(**json.loads(text))
 
 
-class SuccessorServer(Server):
+class SharedSocketServer(Server):
     """Serves on a socket of its own, and on a shared one while it is told to.
 
     Parameters
@@ -119,19 +119,19 @@ def _say(writer: asyncio.StreamWriter, **message: object) -> None:
 
 
 def main() -> int:
-    """Serve until a signal comes, or the follower has ended. The arguments are a `process.Order` and a `Handed`."""
+    """Serve until a signal comes, or the follower has ended. The arguments are a `process.Order` and a `Inherited`."""
     order, descriptors = sys.argv[1:]
-    handed = Handed.parse(descriptors)
-    parent_death.send_to_self(signal.SIGTERM, handed.parent)
-    return process.serve(process.Order.parse(order), partial(_server, handed))
+    inherited = Inherited.parse(descriptors)
+    parent_death.send_to_self(signal.SIGTERM, inherited.parent)
+    return process.serve(process.Order.parse(order), partial(_server, inherited))
 
 
-def _server(handed: Handed, order: Order) -> Server:
-    channel = socket.socket(fileno=handed.channel)
+def _server(inherited: Inherited, order: Order) -> Server:
+    channel = socket.socket(fileno=inherited.channel)
     try:
         service = process.service_of(order)
     except NGraphError as error:
         channel.sendall(json.dumps({"failed": " ".join(str(error).split())}).encode() + b"\n")
         raise
-    own, public = socket.socket(fileno=handed.own), socket.socket(fileno=handed.public)
-    return SuccessorServer(service, own, public, channel, process.tell)
+    own, public = socket.socket(fileno=inherited.own), socket.socket(fileno=inherited.public)
+    return SharedSocketServer(service, own, public, channel, process.tell)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FollowerOptions:
     """The alias to follow, and how."""
 
     name: str

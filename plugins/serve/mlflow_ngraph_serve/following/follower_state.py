@@ -57,7 +57,7 @@ class RefusedVersion:
         return Champion(self.version, self.model_id)
 
 
-class Keeping:
+class FollowerState:
     """The directory of a follower.
 
     Attributes
