@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.release.best import BestEngine
 
 _SHOWN = 8
-"""Engines that were passed over of which a person is told."""
+"""Number of passed-over engines that are shown."""
 
 
 def show(answer: BestEngine) -> None:

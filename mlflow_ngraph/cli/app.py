@@ -132,7 +132,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(error: BaseException, given: Sequence[str]) -> int:
-    """Say what went wrong in one line; returns the exit code."""
+    """Print an error in one line; returns the exit code."""
     message, code = _explain(error)
     with suppress(OSError):  # there may be nobody left to tell
         if "--debug" in given[: _position_of_verb(given)]:

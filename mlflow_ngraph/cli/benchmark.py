@@ -254,7 +254,7 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
 
 
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
-    """Print the results, best first, where to look for more, and what follows from them."""
+    """Print the results, best first, where they are recorded, and conclusions."""
     from mlflow_ngraph.analysis.closing import answers
     from mlflow_ngraph.tables.races import told
     from mlflow_ngraph.tables.summary import refers_to, sheet, summary_rows

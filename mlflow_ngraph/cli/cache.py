@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Row:
-    """An engine with what the file system says about it."""
+    """An engine with its last use and size in the file system."""
 
     engine: Manifest
     unused_s: float

@@ -84,7 +84,7 @@ def _named(kept: Iterable[Holding], names: Sequence[str]) -> list[Holding]:
 
 
 def _removed(chosen: Iterable[Holding]) -> dict[tuple[str, str], str]:
-    """Remove them one after the other; what could not be removed, and why."""
+    """Remove them one by one; returns the failures with their reasons."""
     from mlflow_ngraph.execute import disk_inventory
 
     problems: dict[tuple[str, str], str] = {}

@@ -46,7 +46,7 @@ NOTHING = "nothing is recorded there yet: run 'mlflow-ngraph benchmark' or 'mlfl
 
 
 class FilterOption(click.Option):
-    """An option that says which results are meant."""
+    """An option that filters results."""
 
 
 class FilteredCommand(click.Command):
@@ -62,7 +62,7 @@ class FilteredCommand(click.Command):
 
 
 def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Mapping[str, str] | None = None) -> F:
-    """The filters; what they hold arrives by name, for `Asked`.
+    """The filters; their values arrive by name, for `Asked`.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class Asked:
         columns : Collection[str] | None
             Read only these, if all of them are documented ones.
         found : Found | None
-            What `find` found, where it has been asked already; then it is the caller who has to `tell` its notes.
+            Result of an earlier `find`; the caller then has to `tell` its notes.
 
         Raises
         ------

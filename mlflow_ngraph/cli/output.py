@@ -24,7 +24,7 @@ from mlflow_ngraph.text import CONTROLS, duration, harmless
 F = TypeVar("F", bound=Callable[..., Any])
 
 WIDTH = 100
-"""Columns of what is written where no window tells its width: into a file, a pipe, or the log of a CI."""
+"""Width of text in columns where no window sets it: in a file, a pipe, or a CI log."""
 _COMMAND = re.compile(
     r"(?:^|(?<=: ))(?:\$ )?(?:cd \S.*? && )?(?:mlflow-ngraph \S|mlflow (?:artifacts|ui|server) |env [A-Z_]+=)"
 )
@@ -116,7 +116,7 @@ def broken(text: str, width: int, hanging: str | None = None) -> str:
     width : int
         Columns.
     hanging : str | None
-        What lines begin with that go on with another; two blanks more than that one, when left out.
+        Indentation of continued lines; two blanks more than the line, when left out.
     """
     return "\n".join(part for line in text.split("\n") for part in _parts(line, width, hanging))
 
@@ -155,7 +155,7 @@ def _continued(command: str, width: int, indent: str) -> Iterator[str]:
 
 
 def _disarmed(shown: Text) -> Text:
-    """Text without control characters; line breaks stay, for what is one line is made so where it is read."""
+    """Text without control characters; line breaks stay."""
     shown = shown.copy()
     shown.plain = "\n".join(map(harmless, shown.plain.split("\n")))
     return shown
@@ -169,7 +169,7 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """One JSON document, as `print_json` prints it; what a terminal would obey is escaped, as JSON has it."""
+    """One JSON document, as `print_json` prints it; control characters of terminals are escaped."""
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n"
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

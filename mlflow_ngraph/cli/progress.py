@@ -329,7 +329,7 @@ class Progress:
             self._live.stop()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Show what an event changes."""
+        """Update the display after an event."""
         line = self._state.update(event)
         if self._live is None:
             if line is not None:

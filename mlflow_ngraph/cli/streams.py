@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 
 class Copying:
-    """A stream that remembers what goes through it.
+    """A stream that records all text that passes.
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ class Copying:
 
 
 def beside(stream: TextIO | Copying) -> TextIO:
-    """The stream itself, for words of the moment: they are no part of what is remembered."""
+    """The underlying stream, for text that is not recorded."""
     return stream.stream if isinstance(stream, Copying) else stream
 
 
 def prepare() -> bool:
-    """Make sure that whatever is printed ends nothing: streams are there, and take every character in some spelling.
+    """Make printing safe: open closed streams, and escape characters that they cannot encode.
 
     Returns
     -------
@@ -84,6 +84,6 @@ def reader_is_gone(stream: TextIO) -> bool:
 
 
 def silence(stream: TextIO) -> None:
-    """Let what a stream still holds go nowhere, so that the interpreter does not complain when it flushes at the end."""
+    """Discard the buffer of a stream, so that the interpreter does not complain when it flushes at the end."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

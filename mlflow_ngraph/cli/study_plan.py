@@ -27,7 +27,7 @@ _KNOWN_FROM: Mapping[Source, str] = {
 
 
 def show(study: Study, home: Path | None, *, as_json: bool) -> int:
-    """Print what a study would do; returns the exit code, which is that of the study where it is known to have failing cells."""
+    """Print the plan of a study; returns the exit code, which is the study's where cells are known to fail."""
     from mlflow_ngraph.execute import expected_time, process_pool
     from mlflow_ngraph.execute.timing_history import FACTORS
     from mlflow_ngraph.runner import plan_study

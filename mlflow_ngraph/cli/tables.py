@@ -25,7 +25,7 @@ _FEW_ROWS = 3
 
 
 def show(console: Console, *parts: Part) -> None:
-    """Print tables and lines, with an empty line between a table and what stands beside it."""
+    """Print tables and lines, with an empty line around each table."""
     for place, part in enumerate(parts):
         if place and (isinstance(part, Sheet) or isinstance(parts[place - 1], Sheet)):
             console.print()
@@ -55,7 +55,7 @@ def _line(console: Console, line: Cell) -> None:
 def _table(console: Console, sheet: Sheet) -> None:
     """One table, or where it does not fit one record beneath the other.
 
-    Where columns were left out, a line says which.
+    A line names columns that were left out.
     """
     columns = sheet.heads
     titles = [harmless(column.name) for column in columns]
@@ -146,7 +146,7 @@ def _records(
 ) -> None:
     """One record beneath the other, a line for everything that a record has.
 
-    Sentences go on in the next line; of what is copied the terminal itself breaks what is too long.
+    Wrap sentences; values to be copied are left to the terminal.
     """
     width = _longest(titles) + _GAP
     for number, row in enumerate(texts):

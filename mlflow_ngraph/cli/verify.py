@@ -80,7 +80,7 @@ def _looked_at(directory: Path, source: Path | str, digest: str | None, rules: R
 
 
 def show(found: Verification, *, as_json: bool) -> int:
-    """Print what was found, and return the exit code."""
+    """Print the results, and return the exit code."""
     if as_json:
         output.print_json(document(found))
         return 0 if found.ok else 1

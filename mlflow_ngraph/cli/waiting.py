@@ -15,7 +15,7 @@ _ERASE = "\r\x1b[2K"
 
 @contextmanager
 def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
-    """Say ``what`` is being waited for if that takes long; on a terminal the line goes when it is over.
+    """Show ``what`` if the block takes long; on a terminal the line is erased afterwards.
 
     Parameters
     ----------

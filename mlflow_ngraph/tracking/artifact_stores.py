@@ -119,7 +119,7 @@ class MlflowStore(ArtifactStore):
 
 
 class HttpStore(ArtifactStore):
-    """A server that passes artifacts on, or says where they are.
+    """A server that passes artifacts on, or signs their addresses.
 
     Parameters
     ----------

@@ -137,7 +137,7 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
 
 @contextmanager
 def uploading(size: int) -> Iterator[None]:
-    """Within `talking`: give a server the time that so many bytes take, unless the user said how long it has."""
+    """Within `talking`: extend the timeout by the upload time of so many bytes, unless the user has set one."""
     name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
     before = os.environ.get(name)
     if before is None or before != IN_TIME[name]:
@@ -204,7 +204,7 @@ def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
 
 
 def kept_run(client: MlflowClient, run_id: str) -> Run:
-    """A run that nobody has deleted.
+    """Get a run that is not deleted.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def is_deleted(client: MlflowClient, run_id: str) -> bool:
 
 
 def _probe_database(tracking_uri: str) -> None:
-    """Open one connection: MLflow itself tries ten times, for minutes, before it says that there is no database."""
+    """Open one connection: MLflow itself tries ten times, for minutes, before it reports a missing database."""
     from sqlalchemy import create_engine
 
     engine = create_engine(tracking_uri)

@@ -36,7 +36,7 @@ class MetricPoint:
 
 @dataclass(frozen=True)
 class Content:
-    """Everything that one run says, apart from the runs and models that it is linked to."""
+    """Content of one run, without links to other runs and models."""
 
     name: str
     params: Mapping[str, str]
@@ -46,7 +46,7 @@ class Content:
     end_ms: int
 
     def digest(self) -> str:
-        """Equal for equal content: a run that carries another digest says something else."""
+        """Equal for equal content; a run with another digest has other content."""
         said = [self.params, [vars(point) for point in self.points], self.tags, self.start_ms, self.end_ms]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -105,7 +105,7 @@ def worst(cells: Iterable[CellRecord]) -> Verdict:
 
 
 def came_to_something(lane: LaneRecord) -> bool:
-    """True if any cell of the lane was timed, whatever its verdict, or built for another device."""
+    """True if any cell of the lane was timed, with any verdict, or built for another device."""
     return any("throughput" in cell.metrics or cell.verdict is Verdict.BUILT for cell in lane.cells.values())
 
 
@@ -174,7 +174,7 @@ def plain(value: Any) -> str:
 
 
 def _curves(cells: list[CellRecord]) -> list[MetricPoint]:
-    """Every number of every cell, whatever its verdict; the curves ``batch/ok`` and ``batch/quiet`` tell which to trust."""
+    """Every number of every cell, with any verdict; the curves ``batch/ok`` and ``batch/quiet`` tell which to trust."""
     points = []
     for cell in cells:
         at = _ms(cell.finished_at)

@@ -14,7 +14,7 @@ DEVICE_VARIABLE = "NGRAPH_DEVICE"
 
 
 class DeviceContext(RunContextProvider):  # type: ignore[misc]  # MLflow gives the base no types
-    """Says on which device a run or a LoggedModel came about (entry-point group ``mlflow.run_context_provider``)."""
+    """Context provider for the device of a run or LoggedModel (entry-point group ``mlflow.run_context_provider``)."""
 
     def in_context(self) -> bool:
         return bool(os.environ.get(DEVICE_VARIABLE))

@@ -47,7 +47,7 @@ class RunningRuns:
     silent_s : float
         Without a sign of life for so long a run is dead.
     is_gone : Callable[[str], bool | None]
-        Whether nobody runs or records a study any more, by its id; None where this machine cannot know.
+        True if no process runs or records a study any more, by its id; None where this machine cannot know.
 
     Raises
     ------

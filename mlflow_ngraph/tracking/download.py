@@ -91,7 +91,7 @@ def of_id(model_id: str, tracking_uri: str) -> Remote:
 
 
 def _asked(model_id: str, tracking_uri: str) -> Remote | None:
-    """The same from a store that is asked directly; None where MLflow's client has to ask, or to say what is wrong."""
+    """The same by asking the store directly; None where MLflow's client has to ask, or to report the error."""
     path = sqlite_file.of(tracking_uri)
     if path is not None:
         with suppress(sqlite3.Error):
@@ -157,7 +157,7 @@ def manifest(remote: Remote) -> tuple[Manifest, bytes]:
     Raises
     ------
     EngineError
-        It cannot be had, or is not what was logged.
+        It is missing, or differs from the logged one.
     TrackingError
         MLflow does not know where it lies.
     """
@@ -176,12 +176,12 @@ def manifest(remote: Remote) -> tuple[Manifest, bytes]:
 
 
 def pull(remote: Remote, directory: Path, progress: Progress = lambda done, total: None) -> Package:
-    """Put a whole package into ``directory``, which may have what an earlier attempt brought.
+    """Download a package into ``directory``, which may hold parts from an earlier attempt.
 
     Raises
     ------
     EngineError
-        A file cannot be had, or is not what was logged; the message names it.
+        A file is missing, or differs from the logged one; the message names it.
     TrackingError
         MLflow does not know where its files lie.
     """
@@ -214,7 +214,7 @@ def files(
     Raises
     ------
     EngineError
-        One cannot be had, or is not what was logged. What has come of all of them is kept.
+        A file is missing, or differs from the logged one. The parts of all files are kept.
     TrackingError
         MLflow does not know where they lie.
     """
@@ -284,7 +284,7 @@ def _is(path: Path, digest: str) -> bool:
 
 
 def _clear(directory: Path, manifest: Manifest) -> None:
-    """Remove what is not of this package: an earlier attempt may have been for another one."""
+    """Remove files of other packages: an earlier attempt may have been for another one."""
     for path in sorted(directory.rglob("*"), reverse=True):
         name = path.relative_to(directory).as_posix()
         if name == _PARTS or name.startswith(f"{_PARTS}/"):

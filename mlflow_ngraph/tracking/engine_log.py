@@ -30,7 +30,7 @@ _COMMIT = "mlflow.source.git.commit"
 
 @dataclass(frozen=True)
 class ModelSlot:
-    """A LoggedModel that exists, and what it still lacks."""
+    """A LoggedModel, and its missing parts."""
 
     model_id: str
     ready: bool

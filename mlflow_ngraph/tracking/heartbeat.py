@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Writes a tag of a run again and again, in a thread that nobody waits for, whatever the server does.
+    """Writes a tag of a run again and again in a daemon thread; errors of the server are ignored.
 
     Its moments are those of the server's clock: two machines need not agree on the time.
 

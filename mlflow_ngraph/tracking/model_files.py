@@ -32,14 +32,14 @@ def write(
     pip_requirements: Sequence[str] | None = None,
     extra_pip_requirements: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Write them into the directory of a package, beside the engine's own.
+    """Write them into the directory of a package.
 
     Parameters
     ----------
     model : Model
-        What MLflow knows of the model already.
+        Facts of the model that MLflow has already.
     pip_requirements : Sequence[str] | None
-        Take the place of what the engine needs, this package's wheel included.
+        Replace the engine's own requirements, this package's wheel included.
     extra_pip_requirements : Sequence[str]
         Come after it.
 

@@ -66,7 +66,7 @@ class Recorder:
         self._views: list[str] | None = None
         """The models that have views of their own; None where the server shows no views, as far as is known."""
         self._tried: set[str] = set()
-        """Lanes that were recorded since the study was opened, or of which nobody knows whether they were."""
+        """Lanes that were recorded since the study was opened, or may have been."""
 
     @cached_property
     def tracking_uri(self) -> str:
@@ -91,7 +91,7 @@ class Recorder:
             self._runs().check_writable()
 
     def open(self, record: StudyRecord, directory: Path) -> str:
-        """Make, attach to or reopen the run of a study, and end what an earlier process left running.
+        """Make, attach to or reopen the run of a study, and end runs that an earlier process left running.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class Recorder:
             self._heartbeat.stop()
 
     def record_lane(self, record: StudyRecord, lane_id: str) -> str:
-        """Write what is known of a lane with its engines; a lane that has been written already is left alone.
+        """Write a lane with its engines; a lane that is written already is left alone.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class Recorder:
         status : str
             ``FINISHED``, ``FAILED`` or ``KILLED``.
         answers : Sequence[str]
-            What follows from the results, a line each; the description of the run begins with it.
+            Conclusions from the results, a line each; the description of the run begins with them.
 
         Returns
         -------
@@ -219,7 +219,7 @@ class Recorder:
         return self._study
 
     def _lane_run(self, study: StudyRun, record: StudyRecord, lane_id: str, content: Content) -> Run:
-        """The run that says this content: the one there is, or a new one in place of one that says another."""
+        """The run with this content: the existing one, or a new one in its place."""
         digest = content.digest()
         kept = None
         # A request that failed may have done what it asked for.

@@ -41,7 +41,7 @@ class ServerEngines:
         Parameters
         ----------
         requires : Mapping[str, str]
-            What the compiler requires here.
+            Requirements of the compiler here.
         tell : Callable[[str], None]
             Told of every engine that was found and could not be used, and why.
 
@@ -85,7 +85,7 @@ class ServerEngines:
         return [model for model in models if str(model.status) == "READY"][:MOST]
 
     def _pull(self, model: LoggedModel, key: str, requires: Mapping[str, str], directory: Path) -> Manifest:
-        """The engine's own files alone: what makes the package a model of MLflow is not wanted here."""
+        """The engine's own files, without those that make the package a model of MLflow."""
         remote = download.of_model(model, self._uri)
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f"{directory.name}.package-") as temporary:
             package = Path(temporary)

@@ -100,7 +100,7 @@ def _of_run(run_id: str, tracking_uri: str, wanted: EngineFilter) -> Remote:
 
 
 def _engines(client: MlflowClient, run: Run) -> list[LoggedModel]:
-    """The engines of a run whose files are complete, and whose lane runs nobody has deleted."""
+    """Engines of a run with complete files, and with lane runs that are not deleted."""
     tags = run.data.tags
     kind, study, lane = tags.get(Tag.KIND), tags.get(Tag.STUDY_ID), tags.get(Tag.LANE_ID)
     if kind not in (Kind.STUDY, Kind.LANE) or not study:

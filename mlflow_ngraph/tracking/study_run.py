@@ -126,7 +126,7 @@ class StudyRuns:
         return self._client.create_run(experiment.experiment_id, content.start_ms, tags, content.name)
 
     def _describe(self, run: Run, content: Content, tags: dict[str, str]) -> None:
-        """Say what the study is, and that it goes on."""
+        """Write params and tags of the study, and set the run's status to running."""
         from mlflow.entities import Param, RunTag
 
         run_id = run.info.run_id
@@ -140,7 +140,7 @@ class StudyRuns:
             self._client.update_run(run_id, status="RUNNING")
 
     def _take_over(self, study: StudyRun, known: list[Run]) -> None:
-        """Bring the lanes of earlier runs under this one, and end what a killed process left running."""
+        """Move the lanes of earlier runs under this one, and end runs that a killed process left running."""
         for run in known:
             run_id = run.info.run_id
             if run_id == study.run_id:
@@ -154,7 +154,7 @@ class StudyRuns:
                 self._client.set_terminated(run_id, "KILLED")
 
     def surrounding(self) -> Run | None:
-        """The run that this process was started in, whoever made it."""
+        """The run that this process was started in."""
         run_id = os.environ.get(_RUN)
         return self._client.get_run(run_id) if run_id else None
 
@@ -186,7 +186,7 @@ class StudyRuns:
         return experiment
 
     def _made(self, name: str) -> Experiment:
-        """A new experiment, or the one that somebody else has made in the same moment."""
+        """A new experiment, or the one that another process has made in the same moment."""
         from mlflow.exceptions import MlflowException
 
         try:

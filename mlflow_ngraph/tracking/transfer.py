@@ -45,7 +45,7 @@ class FilePart:
     came : Callable[[int], None]
         Told of bytes that are there now and were not before; fewer than none where they were thrown away.
     stopped : Callable[[], bool]
-        Whether nobody waits for the file any more.
+        True once the file is no longer wanted.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FilePart:
         self.size, self._digest, self.resumed = 0, hashlib.sha256(), False
 
     def extend(self, chunks: Iterator[bytes]) -> None:
-        """Add what arrives; whatever came before it failed is there."""
+        """Append arriving bytes; bytes before an error are kept."""
         with self.path.open("ab") as stream:
             for chunk in chunks:
                 stream.write(chunk)
@@ -103,12 +103,12 @@ class ArtifactStore(ABC):
 
     @abstractmethod
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        """Add to ``part`` what it lacks of a file, or all of it.
+        """Add the missing bytes of a file to ``part``, or all of it.
 
         Parameters
         ----------
         sized : Callable[[int], None]
-            Told the size of the file where the store says it beforehand.
+            Called with the size of the file where the store announces it.
 
         Raises
         ------
@@ -137,11 +137,11 @@ def bring(
     Raises
     ------
     EngineError
-        It cannot be had, or is not what was logged.
+        It is missing, or differs from the logged one.
     TransferError
         It did not arrive, or cannot be kept here.
     StoppedError
-        Nobody waits for it any more.
+        The file is no longer wanted.
     """
     patience = _patience()
     while part.digest != digest:
@@ -164,7 +164,7 @@ def bring(
 
 
 def content(store: ArtifactStore, path: str, place: Path, name: str, most: int) -> bytes:
-    """The content of a small file that nobody has checked.
+    """Content of a small file, unverified.
 
     Parameters
     ----------

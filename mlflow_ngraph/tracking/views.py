@@ -30,7 +30,7 @@ DEVICE_COMPARISON = "ngraph-devices"
 OLDEST, BEFORE = Version("3.15"), Version("4")
 _PREFIX = "mlflow.sharedViewState."
 _WORKFLOW = "workflowType=machine_learning"
-"""Without it the UI shows what it has for language models instead."""
+"""Without it the UI shows its views for language models instead."""
 _MOST = 40
 """Views of an experiment that MLflow shows."""
 _PARAMS = (Param.MODEL, Param.DEVICE, Param.COMPILER, Param.PRECISION)
@@ -44,7 +44,7 @@ class View:
     name: str
     charts: Sequence[dict[str, Any]]
     columns: Sequence[str]
-    """Metrics and tags beside what names a run."""
+    """Metrics and tags, besides the columns that name a run."""
     order: str
     """The headline that the runs are sorted by, the largest first."""
     only: Sequence[str] = ()
@@ -144,7 +144,7 @@ def model_link(base: str, experiment_id: str, model: str) -> str:
 
 
 def run_link(base: str, experiment_id: str, run_id: str, path: str = "") -> str:
-    """The address of a run, or of what lies below it."""
+    """Address of a run, or of a page below it."""
     return f"{base}/#/experiments/{experiment_id}/runs/{run_id}{path}?{_WORKFLOW}"
 
 
@@ -199,7 +199,7 @@ def _scatter(x: str, y: str) -> dict[str, Any]:
 
 
 def _parallel(*metrics: str) -> dict[str, Any]:
-    """Every run as a line through what it is and what it reached."""
+    """Parallel coordinates: every run as a line through its params and metrics."""
     return _card(
         "ngraph-parallel", "PARALLEL", selectedParams=list(_PARAMS), selectedMetrics=list(metrics), showAllRuns=True
     )

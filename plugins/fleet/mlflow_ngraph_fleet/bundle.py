@@ -45,7 +45,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Travelling:
-    """A study with what it needs, the same for every device."""
+    """A study with its files, the same for every device."""
 
     study: Study
     """With names of models as they are on a device."""
@@ -55,7 +55,7 @@ class Travelling:
 
     @classmethod
     def pack(cls, study: Study, place: Path) -> Travelling:
-        """Gather what a study needs.
+        """Gather the files of a study.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class Travelling:
         place : Path
             Where the small files are laid.
         **about : Any
-            What the job has to know besides.
+            More facts for the job.
         """
         described, profile = fleet.devices[device], fleet.profile(device)
         extra = f"[{profile}]" if profile in _EXTRAS else "[torch,onnxruntime,openvino]"
@@ -148,7 +148,7 @@ def _moved(choice: WorkloadChoice) -> tuple[WorkloadChoice, dict[PurePosixPath, 
 
 
 def _taken(path: Path, files: dict[PurePosixPath, Path], *, required: bool) -> str:
-    """Take a file along with those beside it that it names; returns its place on the device."""
+    """Take a file along with its neighbours that it names; returns its place on the device."""
     if not path.is_file():
         if path.is_absolute() or not required:
             return str(path)  # on the device, where it is looked for again
@@ -162,7 +162,7 @@ def _taken(path: Path, files: dict[PurePosixPath, Path], *, required: bool) -> s
 
 
 def _named_in(path: Path) -> Iterator[Path]:
-    """Files beside a model that hold its weights: those whose names stand in it."""
+    """Neighbours of a model that hold its weights: those whose names stand in it."""
     if not path.stat().st_size:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -21,7 +21,7 @@ def connect(fleet: Fleet, *, insecure: bool = False) -> Engine:
     FleetAwayError
         It does not answer.
     DependencyError
-        What speaks to it is not installed.
+        The engine's client is not installed.
     """
     if fleet.engine == "slurm":
         from mlflow_ngraph_fleet.slurm_engine import SlurmEngine

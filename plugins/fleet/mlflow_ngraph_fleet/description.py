@@ -23,7 +23,7 @@ ALL = "all"
 DEFAULT_FILE = "fleet.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|API_KEY|ACCESS_KEY", re.IGNORECASE)
-"""Names of variables that hold what nobody else may know."""
+"""Names of variables with secrets."""
 _HOST_KEY = re.compile(r"(ssh-|ecdsa-|sk-)[\w@.-]+ [A-Za-z0-9+/=]+( \S+)*")
 _ADDRESS = re.compile(r"https?://[^@/?#\s]+")
 _SSH = re.compile(r"([\w.-]+@)?[\w.:-]+")
@@ -221,7 +221,7 @@ def load(path: Path) -> Fleet:
     Raises
     ------
     FleetError
-        The file is missing or invalid; names the key and what is allowed.
+        The file is missing or invalid; names the key and the allowed values.
     """
     try:
         content = documents.from_yaml(path)
@@ -240,7 +240,7 @@ def parse(content: object, origin: Path) -> Fleet:
     content : object
         As YAML or JSON has it.
     origin : Path
-        Its file; what it names by relative paths is beside it.
+        Its file; relative paths in it start there.
 
     Raises
     ------
@@ -259,7 +259,7 @@ def parse(content: object, origin: Path) -> Fleet:
 
 
 def read_secret(path: Path) -> str:
-    """The one line of a file that nobody but its owner may read.
+    """The one line of a file that only its owner may read.
 
     Raises
     ------

@@ -49,10 +49,10 @@ class Job:
     """One study on one device."""
 
     id: str
-    """Chosen by whoever submits it, so that submitting it again is noticed."""
+    """Chosen by the submitter, so that submitting it again is noticed."""
     device: str
     command: str
-    """A line of the shell, run in a directory that holds what ``files`` holds."""
+    """A line of the shell, run in a directory with the ``files``."""
     files: Path
     """A small directory that goes to the device."""
     parts: Mapping[str, Path] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class KnownJob:
 
 
 class Engine(ABC):
-    """Takes jobs to the devices of a fleet. Used as a context: leaving it closes what leads to the engine."""
+    """Takes jobs to the devices of a fleet. As a context manager it closes its connections."""
 
     name: str
 
@@ -127,7 +127,7 @@ class Engine(ABC):
 
     @abstractmethod
     def recover(self) -> list[KnownJob]:
-        """All jobs that the engine knows, whoever submitted them.
+        """All jobs that the engine knows, of all submitters.
 
         Raises
         ------

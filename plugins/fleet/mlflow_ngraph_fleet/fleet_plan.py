@@ -32,7 +32,7 @@ def plan(
     fleet : Fleet
         Describes the devices.
     study : Study
-        What to measure; each device is measured by its own profile.
+        The study; each device is measured by its own profile.
     devices : Sequence[str]
         Names of the fleet.
     resume : str
@@ -130,7 +130,7 @@ def fleet_of(place: Path) -> Fleet:
 
 
 def write(place: Path, kept: Mapping[str, Any]) -> None:
-    """Keep what is known of a study: whole or not at all, and for its owner alone, because an address may hold a login.
+    """Write the plan: atomically, and for its owner alone, because an address may hold a login.
 
     Parameters
     ----------

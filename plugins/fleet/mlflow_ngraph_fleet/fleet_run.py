@@ -37,7 +37,7 @@ class FleetRun:
         Parameters
         ----------
         fleet_id, study : str
-            What the studies have in common: their id as a whole, and their name.
+            Facts that the studies share: their common id, and their name.
         devices : Sequence[str]
             Their names.
         tracking_uri, experiment : str | None
@@ -108,7 +108,7 @@ class FleetRun:
         return views.run_link(addresses.shown(self.tracking_uri).rstrip("/"), self.experiment_id, self.run_id)
 
     def close(self, status: str, comparison: str) -> None:
-        """End the run, and with it what a device that was lost has left running.
+        """End the run, and runs that a lost device has left running.
 
         Parameters
         ----------

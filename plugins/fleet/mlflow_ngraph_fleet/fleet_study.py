@@ -42,7 +42,7 @@ class Observer(Protocol):
         """Called when the state of a device's job changes."""
 
     def on_event(self, device: str, event: Event) -> None:
-        """The study on a device said something."""
+        """Called with a message of the study on a device."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class FleetStudy:
     engine : Engine
         Takes jobs to the devices.
     place : Path
-        Keeps what is known; made by `fleet_plan.plan`.
+        Directory of the study's record; made by `fleet_plan.plan`.
     run : FleetRun
         Holds the runs of the devices.
     """
@@ -99,7 +99,7 @@ class FleetStudy:
         self._cancelled: bool = kept["cancelled"]
 
     def submit(self) -> None:
-        """Queue what is not queued yet.
+        """Submit jobs that are not queued yet.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class FleetStudy:
         Raises
         ------
         FleetError
-            The engine refuses, or what came from a device is damaged.
+            The engine refuses, or a device's message is damaged.
         """
         while open_ones := [progress for progress in self._devices.values() if progress.code is None]:
             for progress in open_ones:
@@ -145,7 +145,7 @@ class FleetStudy:
         Returns
         -------
         list[DeviceOutcome]
-            As of `follow`; a device that did not answer in time has a reason that says so.
+            As of `follow`; a device that did not answer in time has a reason.
         """
         self._cancelled = True
         self._keep()
@@ -211,7 +211,7 @@ class FleetStudy:
             self._observer.on_event(progress.device, said)
 
     def _ended_silently(self, progress: Progress, status: Status) -> None:
-        """A job ended without the study's saying so: it, the node or the head was killed, or somebody cancelled it."""
+        """Handle a job that ended without a message of the study: it, the node or the head was killed, or it was cancelled."""
         message = status.message or status.state.value
         if status.exit_code is not None and status.exit_code in _OWN_CODES:
             progress.code = status.exit_code

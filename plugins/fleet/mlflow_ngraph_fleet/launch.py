@@ -119,7 +119,7 @@ def _data_directory() -> Path:
 
 
 def _kept(folder: Path, name: str, fill: Any) -> Path:
-    """The directory of this name, made once; whoever comes meanwhile waits for it."""
+    """The directory of this name, made once; concurrent callers wait for it."""
     target = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}.lock").open("w") as lock:
@@ -155,7 +155,7 @@ def _unpack(wheels: Iterable[Path], target: Path) -> None:
 
 
 def _made(folder: Path, job: dict[str, Any], wheel: Path) -> Path:
-    """The environment with the compilers. It is the same as long as what it was made from is; code alone changes nothing."""
+    """The environment with the compilers. Its name is a digest of its requirements; code alone changes nothing."""
     interpreter = shutil.which(job["interpreter"])
     if interpreter is None:
         _fail(

@@ -62,7 +62,7 @@ _LOCK_FOLDERS = ("/run/lock", "/var/tmp", "/tmp")  # noqa: S108 - where the lock
 
 
 def main() -> None:
-    """Do what is asked, and say what came of it."""
+    """Execute a command, and print the result."""
     try:
         answer = {"up": up, "down": down, "status": status}[CONFIG["action"]]()
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:
@@ -92,7 +92,7 @@ def up() -> dict[str, Any]:
 
 
 def down() -> dict[str, Any]:
-    """Stop the engine and whatever it started, and say what is left: nothing, or which processes."""
+    """Stop the engine and its processes, and report the survivors."""
     root = _root()
     if _has_systemd():
         subprocess.run(["systemctl", "--user", "disable", "--now", _unit()], capture_output=True, check=False)
@@ -308,7 +308,7 @@ def _holder() -> str:
 
 
 def _ours() -> list[int]:
-    """Processes of this machine's part of the fleet, and of nobody else."""
+    """Processes of this machine's part of the fleet only."""
     engine = _root() / "engine"
     package = b""
     if engine.is_file():

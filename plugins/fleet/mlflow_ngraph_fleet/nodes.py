@@ -26,7 +26,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, with what is to run on it."""
+    """A machine, and the configuration of its engine."""
 
     name: str
     node: Node
@@ -54,7 +54,7 @@ def machines(fleet: Fleet, names: Sequence[str] | None = None) -> list[Machine]:
     Raises
     ------
     DependencyError
-        Nothing says which version of Ray the nodes should have.
+        The version of Ray for the nodes is unknown.
     """
     head = fleet.head
     if head is None:
@@ -100,7 +100,7 @@ def ask(machines: Sequence[Machine], action: str, **more: Any) -> Iterator[Answe
     action : str
         ``up``, ``down`` or ``status``.
     **more : Any
-        What the action needs besides, such as the token.
+        More facts for the action, such as the token.
 
     Yields
     ------

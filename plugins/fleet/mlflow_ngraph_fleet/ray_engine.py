@@ -73,7 +73,7 @@ class RayEngine(Engine):
         Parameters
         ----------
         insecure : bool
-            Whether a cluster will do that asks nobody for a token, and so runs whatever anybody sends.
+            True if a cluster may be used that asks for no token, and so runs any job from anybody.
 
         Raises
         ------
@@ -194,7 +194,7 @@ def _asked(address: str, question: Callable[[], T]) -> T:
     Raises
     ------
     FleetAwayError
-        Nobody answers.
+        The cluster does not answer.
     FleetError
         The cluster refuses.
     """

@@ -34,7 +34,7 @@ _PLAIN = (
 
 
 def run(node: Node, command: str, *, text: str, seconds: float) -> str:
-    """Run a command on a node, and return what it prints.
+    """Run a command on a node, and return its output.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def run(node: Node, command: str, *, text: str, seconds: float) -> str:
     command : str
         A line of the node's shell; everybody there can read it while it runs.
     text : str
-        Its standard input, which nobody else reads.
+        Its standard input.
     seconds : float
         To wait at most.
 
@@ -152,7 +152,7 @@ def _options(node: Node) -> Iterator[list[str]]:
 
 
 _ALIAS = "mlflow-ngraph-node"
-"""Stands for the host in the file with its pinned key, whatever address it has."""
+"""Alias of the host in the file with its pinned key, independent of its address."""
 
 
 def _program() -> str:

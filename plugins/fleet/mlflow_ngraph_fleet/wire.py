@@ -42,7 +42,7 @@ _SHOWN: Mapping[str, Sequence[str]] = {
     "workload_refused": ("label", "reason"),
     "lane_recorded": ("lane",),
 }
-"""Events of a study that a client shows, and what it needs of them. No samples, and none of what happens between slices."""
+"""Events of a study that a client shows, with the fields it needs. No samples, and no events between slices."""
 _OF_LANES = ("id", "label", "compiler_label", "precision")
 
 
@@ -72,7 +72,7 @@ def of_journal(content: bytes) -> Iterator[str]:
 
 @dataclass
 class Listener:
-    """Takes in a log as it grows, and tells events from what is for people."""
+    """Parser of a growing log, which tells events from lines for people."""
 
     journal: bytes | None = None
     """The journal that came, once it is whole."""

@@ -155,7 +155,7 @@ class Application:
         Parameters
         ----------
         length : str | None
-            How much of the body is JSON, as the request says it.
+            Length of the JSON in the body, from the request's header.
         """
         start = time.monotonic()
         self._admit(request)
@@ -226,9 +226,9 @@ class Application:
             raise self._too_late() from None
 
     async def _helped(self, long: bool, function: Callable[[], T], start: float) -> T:
-        """Call a function, in a thread beside where it may take long.
+        """Call a function, in a helper thread where it may take long.
 
-        The time of the request holds here too: a server that ends waits that long for what has come in, and no longer.
+        The timeout of the request holds here too: a server that ends waits that long for its requests, and no longer.
         """
         if not long:
             return function()

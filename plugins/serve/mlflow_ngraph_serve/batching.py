@@ -80,7 +80,7 @@ class Batcher:
     engines : Sequence[Answerer]
         Equal ones; each is called by one thread.
     observer : Observer
-        Is told of batches.
+        Called with events of batches.
     """
 
     def __init__(self, engines: Sequence[Answerer], plan: BatchPlan, observer: Observer) -> None:
@@ -158,7 +158,7 @@ class Batcher:
         return entry.future
 
     def close(self, timeout_s: float) -> bool:
-        """BatchAnswer what is in the queue, take nothing more, and say whether that was done in time."""
+        """Answer queued requests, accept no more, and return True if that was done in time."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -203,7 +203,7 @@ class Batcher:
         return self._queue[0].since + self.plan.max_delay_s - time.monotonic()
 
     def _forget(self, entry: _Waiting) -> None:
-        """Make room for others where nobody waits for a request any more."""
+        """Free the place of a cancelled request."""
         if not entry.future.cancelled():
             return
         with self._changed:
@@ -213,7 +213,7 @@ class Batcher:
                 self._changed.notify_all()
 
     def _take(self) -> tuple[list[_Waiting], int]:
-        """The first of the queue, as many as fit; without those that nobody waits for any more."""
+        """The first of the queue, as many as fit; without cancelled requests."""
         size = self.plan.size(self._samples) if self.batched else self._queue[0].samples
         most = min(size, self.plan.max_batch) if self.batched else size
         batch: list[_Waiting] = []
@@ -251,7 +251,7 @@ class Batcher:
             entry.future.set_result(answer)
 
     def _done(self, batch: list[_Waiting]) -> None:
-        """Make room for what comes after a batch; doing so again does nothing."""
+        """Free the place of a batch; doing so again does nothing."""
         with self._changed:
             for entry in batch:
                 self._computing -= entry.computing

@@ -1,6 +1,6 @@
 """HTTP connections with errors in JSON and a timeout for requests.
 
-The web server answers what is no HTTP by itself, in plain text; and it has no limits for connections that never ask.
+The web server answers invalid HTTP in plain text, and has no timeout for connections that never send a request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Connection(H11Protocol):
 
     Attributes
     ----------
-    on_invalid: is told of bytes that are no HTTP.
+    on_invalid: called with bytes that are no HTTP.
     """
 
     on_invalid: Callable[[], None] = staticmethod(lambda: None)

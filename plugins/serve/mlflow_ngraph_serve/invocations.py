@@ -25,7 +25,7 @@ def read(interface: Interface, body: bytes | bytearray) -> InferenceRequest:
     Raises
     ------
     Refusal
-        It is not a request that this engine can answer; says what is wrong.
+        The request is invalid for this engine; says why.
     """
     content = interface.parsed(body)
     given = [form for form in _FORMS if form in content]

@@ -47,7 +47,7 @@ class Metrics:
         )
 
     def describe(self, package: Package, name: str, waiting: Callable[[], float], ready: Callable[[], bool]) -> None:
-        """Say what is served, and where to look for what changes by itself."""
+        """Set the labels of the served engine, and the sources of gauges."""
         spec = package.manifest.spec
         self._about.labels(name, spec.workload, spec.compiler, spec.target.precision, package.digest).set(1)
         self._waiting.set_function(waiting)

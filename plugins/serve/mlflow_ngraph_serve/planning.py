@@ -20,7 +20,7 @@ SAME = 0.97
 RESERVE = 0.1
 """Share of the latency bound for all but the engine: receiving, parsing, sending."""
 DEFAULT_DEPTH = 64
-"""Full batches that may queue where no bound says how many."""
+"""Full batches that may queue where no bound limits them."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dic
 
 
 def main() -> int:
-    """Serve the order that is the argument until a signal comes. SIGTERM and SIGINT end the server once it has answered what came in."""
+    """Serve the order given as argument. SIGTERM and SIGINT end the server once it has answered its requests."""
     return serve(Order.parse(sys.argv[1]), _listening_server)
 
 

@@ -80,7 +80,7 @@ class Interface:
         Raises
         ------
         Refusal
-            It is not a request that this engine can answer; says what is wrong.
+            The request is invalid for this engine; says why.
         """
         end = _json_length(length, len(body))
         content = self.parsed(body[:end])
@@ -123,7 +123,7 @@ class Interface:
         return InferenceRequest(identity, ordered, samples, outputs)
 
     def example(self, address: str) -> str:
-        """A command that asks for one sample of zeros; zeros are sent as bytes, whatever the size of an input.
+        """A command that asks for one sample of zeros; zeros are sent as bytes, for inputs of any size.
 
         Parameters
         ----------

@@ -204,7 +204,7 @@ class Root:
             shutil.rmtree(incoming, ignore_errors=True)
 
     def _write(self, deployment: Deployment) -> Deployment:
-        """Replace the record as a whole, and then remove what it no longer names."""
+        """Replace the record as a whole, and then remove files that it no longer names."""
         path = self._record(deployment.name)
         passing = path.with_suffix(f".{uuid4().hex}")
         with passing.open("w", encoding="utf-8") as stream:
@@ -217,7 +217,7 @@ class Root:
         return deployment
 
     def _sweep(self) -> None:
-        """Remove what no deployment needs; called by who has the lock."""
+        """Remove files of no deployment; the caller has the lock."""
         shutil.rmtree(self.directory / _INCOMING, ignore_errors=True)
         for path in (self.directory / _RECORDS).iterdir():
             if path.suffix != ".json":
@@ -256,7 +256,7 @@ def _whole(place: Path, digest: str) -> bool:
 
 
 def _sync(directory: Path) -> None:
-    """Have what was renamed in a directory on the disk."""
+    """Flush renames in a directory to the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -31,7 +31,7 @@ _JSON_BYTES = 24
 _HEAD_BYTES = 64 << 10
 """Names, shapes and parameters of a request."""
 _READERS = 64
-"""Requests that may be on their way in, beside those in the queue."""
+"""Requests that may be arriving, besides those in the queue."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Service:
     Parameters
     ----------
     package : Package
-        Whole, as whoever opened it has checked.
+        Complete, as its opener has checked.
     workers : int
         Engines to load; each computes one batch at a time.
     tell : Callable[[str], None]
-        Is given lines for whoever starts the server.
+        Called with lines for people.
 
     Raises
     ------
@@ -114,7 +114,7 @@ class Service:
 
     @property
     def max_requests(self) -> int:
-        """Requests that are read, queued or computed at the same time: what bounds the memory that they take."""
+        """Requests that are read, queued or computed concurrently: a bound of their memory."""
         return 2 * self._batcher.plan.max_queue + _READERS if self._batcher else _READERS
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class Service:
         return self._batcher.submit(question.arrays, question.samples)
 
     def stop(self) -> bool:
-        """BatchAnswer what is queued, close the engines, and say whether that was done within the time of a request."""
+        """Answer queued requests, close the engines, and return True if that took no longer than a request may."""
         done = self._batcher is None or self._batcher.close(self.limits.timeout_s)
         if done:
             # An engine that still computes cannot be closed: that would wait for it.

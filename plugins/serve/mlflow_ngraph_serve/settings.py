@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Settings(BaseModel):
-    """Options of a server. What is None is chosen from the engine's figures."""
+    """Options of a server. None is replaced by a choice from the engine's figures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

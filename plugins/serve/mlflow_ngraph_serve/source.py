@@ -25,12 +25,12 @@ def is_directory(source: str) -> bool:
 def obtain(
     source: str, tracking_uri: str | None = None, trust: str | None = None, progress: Progress | None = None
 ) -> Package:
-    """A package that stands on this machine, is trusted and whole, fits the machine, and computes what its model does.
+    """A package on this machine that is trusted and complete, fits the machine, and computes the same as its model.
 
     Parameters
     ----------
     source : str
-        A directory, or what `pull_engine` takes; that is brought to its usual place unless it is there.
+        A directory, or a source for `pull_engine`, which is pulled to its usual place unless it is there.
     trust : str | None
         As `pull_engine` takes it.
 

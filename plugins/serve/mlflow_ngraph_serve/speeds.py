@@ -32,7 +32,7 @@ def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, 
     Parameters
     ----------
     machine : str | None
-        The digest of this machine's hardware; None takes what was measured anywhere.
+        The digest of this machine's hardware; None accepts figures of any machine.
     """
     study = f"study {manifest.origin.study!r}"
     if manifest.spec.target.mode != "sync":
@@ -44,7 +44,7 @@ def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, 
 
 
 def known(engine: LoadedEngine, machine: str) -> tuple[dict[int, Speed], str]:
-    """The speed at every batch size of a warm engine, and a line that says where it comes from."""
+    """The speed at every batch size of a warm engine, and a line about their source."""
     measured, problem = recorded(engine.manifest, machine)
     lacking = [size for size in engine.batch_sizes if size not in measured]
     speeds = {size: measured[size] if size in measured else look(engine, size) for size in engine.batch_sizes}

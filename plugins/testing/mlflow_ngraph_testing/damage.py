@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FACTOR = 1.01
 _ACTIVATIONS = ("relu", "gelu", "silu", "hardswish", "elu", "leaky_relu", "mish", "softplus", "hardtanh")
-"""Operators of which inputs decide how large their outputs are."""
+"""Operators whose inputs decide the size of their outputs."""
 _SUMS = ("aten::add", "aten::add_")
 
 
@@ -131,7 +131,7 @@ def _repeat(file: Path, example: Sequence[NDArray[Any]]) -> None:
 
 
 class _Repeating(nn.Module):  # type: ignore[misc]
-    """Gives the last sample what the one before it gets."""
+    """Gives the last sample the input of the one before it."""
 
     def __init__(self, program: nn.Module, batch: int) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ ORPHAN_SECONDS = 60
 """Lifetime of the process of ``leave_process``."""
 ASYNC_REQUESTS = 2
 SEARCH_LOG = "search.log"
-"""The file of the work folder in which a search keeps what it has done."""
+"""The file of the work folder in which a search keeps its results."""
 
 Stage = Literal["compile", "search", "explain", "load", "run", "later"]
 Behaviour = Literal[
@@ -94,7 +94,7 @@ class FakeFlags(Flags):
     wait: Literal["sleep", "spin"] = "sleep"
     """Kind of delay: ``sleep`` leaves the processor to others, ``spin`` keeps it busy and is more exact."""
     search_batches: int = Field(0, ge=0)
-    """Batches of candidates that compiling measures before; what an earlier attempt has measured is not done again."""
+    """Batches of candidates that compiling measures first; measurements of an earlier attempt are reused."""
 
     @model_validator(mode="after")
     def _happens(self) -> FakeFlags:
@@ -106,7 +106,7 @@ class FakeFlags(Flags):
 
 
 class FakeCompiler(Compiler[FakeFlags]):
-    """Saves what the baseline computed, and gives it back when it sees the same inputs."""
+    """Saves outputs of the baseline, and returns them for the same inputs."""
 
     name: ClassVar[str] = "fake"
     summary: ClassVar[str] = "replays the baseline's outputs, or misbehaves as told"

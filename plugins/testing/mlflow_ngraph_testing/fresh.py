@@ -97,7 +97,7 @@ def served(model_uri: str, tracking_uri: str, root: Path, env_manager: str = "uv
     Raises
     ------
     ServingError
-        The environment could not be made, or the server did not start; has the end of what it printed.
+        The environment could not be made, or the server did not start; has the end of its output.
     """
     root.mkdir(parents=True)
     port = _free_port()
@@ -134,7 +134,7 @@ def surroundings(root: Path) -> dict[str, str]:
 
 
 def answers(package: Package, asked: Served) -> tuple[float, str]:
-    """The relative error of the answers for a package's probe, and what is wrong with them; empty when nothing is.
+    """The relative error of the answers for a package's probe, and their problem; empty without one.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class Cut:
 
 
 def cut_by_time(case: Case, seconds: float) -> Cut:
-    """Compile in a worker, and give it less time than it needs. What it wrote stays where it is.
+    """Compile in a worker with too short a time limit. Its files stay.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ def cnn() -> nn.Module:
 
 
 def parallel() -> nn.Module:
-    """Convolutions beside each other, a choice by ``where``, and a residual connection."""
+    """Parallel convolutions, a choice by ``where``, and a residual connection."""
     from mlflow_ngraph_testing.torch_models import Parallel
 
     return Parallel()

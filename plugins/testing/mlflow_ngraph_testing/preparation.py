@@ -51,9 +51,9 @@ def prepare_suite(directory: Path, formats: Sequence[Any]) -> None:
 
 
 def write_unknown_onnx(directory: Path) -> None:
-    """Materials of an ONNX file whose only node has an operator of a domain that nobody knows.
+    """Materials of an ONNX file whose only node has an operator of an unknown domain.
 
-    Written by hand, because `prepare` runs what it prepares. There is no reference: nothing could compute it.
+    Written by hand, because `prepare` runs the model. There is no reference: nothing could compute it.
     """
     import onnx
     from onnx import TensorProto, helper

@@ -122,7 +122,7 @@ class Refusal:
 
 
 def in_fresh_process(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function of a module in a new interpreter, and return or raise what it returns or raises."""
+    """Run a function of a module in a new interpreter, and return its result or raise its error."""
     return within(STEP_SECONDS, step, *args, **kwargs)
 
 
@@ -140,7 +140,7 @@ def within(seconds: float, step: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
 
 def _be_patient() -> None:
-    """Before a runtime is imported: nothing is timed here, and tests may run beside each other."""
+    """Called before a runtime is imported: nothing is timed here, and tests may run concurrently."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
@@ -285,7 +285,7 @@ def load_cases(cases: Mapping[str, Case]) -> dict[str, str]:
 
 
 def attempt(step: Callable[[dict[str, Case]], Mapping[str, T]], cases: Mapping[str, Case]) -> dict[str, T | Refusal]:
-    """A step for each case by itself; what it raises becomes a `Refusal`."""
+    """Run a step for each case by itself; its error becomes a `Refusal`."""
     results: dict[str, T | Refusal] = {}
     for label, case in cases.items():
         try:

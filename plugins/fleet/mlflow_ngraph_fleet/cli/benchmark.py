@@ -40,7 +40,7 @@ def on_devices(file: Path | None, devices: Sequence[str], study: Study, **how: A
     devices : Sequence[str]
         Names of the fleet; all of them by default.
     study : Study
-        What to measure.
+        The study.
     **how : Any
         As of `measure`.
 
@@ -81,7 +81,7 @@ def measure(
     fleet : Fleet
         Describes them.
     study : Study
-        What to measure.
+        The study.
     devices : Sequence[str]
         Names of the fleet.
     resume, tracking_uri, experiment : str | None
@@ -166,7 +166,7 @@ def _ended(study: FleetStudy) -> list[DeviceOutcome]:
 
 
 def _compared(run: FleetRun) -> Pivot | None:
-    """The throughput of all devices beside each other; None where nothing was recorded."""
+    """Throughputs of all devices in one table; None where nothing was recorded."""
     from mlflow_ngraph.analysis import compare as comparing
     from mlflow_ngraph.analysis import results
     from mlflow_ngraph.analysis.pivot import Pivot

@@ -1,6 +1,6 @@
 """Messages between a follower and its processes: JSON objects, a line each, over a pair of sockets.
 
-The end of a process is the end of its channel, so whoever waits for a message hears of a crash as soon as the system does.
+The end of a process is the end of its channel, so its peer hears of a crash at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, **message: Any) -> None:
-        """Send a message. Where nobody is there to read it, that is found out by reading."""
+        """Send a message. A closed peer is found out by reading."""
         with suppress(ConnectionError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
@@ -65,6 +65,6 @@ class Channel:
         return self.receive()
 
     def close(self) -> None:
-        """Let the other end know that nobody is here any more."""
+        """Close the channel, which tells the peer."""
         self.ended = True
         self._socket.close()

@@ -47,7 +47,7 @@ class Inherited:
 
 
 class SharedSocketServer(Server):
-    """Serves on a socket of its own, and on a shared one while it is told to.
+    """Serves on a socket of its own and, while the follower says so, on a shared one.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class SharedSocketServer(Server):
         self._open: asyncio.Server | None = None
 
     async def _start(self) -> None:
-        """Get the service ready, and do what the follower says until it is gone."""
+        """Load the service, and obey the follower until it is gone."""
         reader, writer = await asyncio.open_connection(sock=self._channel)
         problem = await self._load()
         if problem is not None:
@@ -97,7 +97,7 @@ class SharedSocketServer(Server):
         web.servers.append(self._open)
 
     def _stand_aside(self) -> None:
-        """Take no more connections; those that there are end with their next answer, which says so."""
+        """Accept no more connections; existing ones end with their next answer, which says so."""
         if self._open is None:
             return
         self._web.servers.remove(self._open)

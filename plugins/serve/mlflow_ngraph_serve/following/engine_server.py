@@ -58,7 +58,7 @@ class EngineServer:
     Parameters
     ----------
     engine : KeptEngine
-        What it serves.
+        The engine.
     public : Public
         Where.
 
@@ -100,7 +100,7 @@ class EngineServer:
             )
 
     def hear(self) -> None:
-        """Take in what the process has said, and whether it has ended."""
+        """Read messages of the process, and notice its end."""
         for message in self.channel.receive():
             self.ready = self.ready or "ready" in message
             self.failed = message.get("failed", self.failed)
@@ -163,7 +163,7 @@ class EngineServer:
         return ""
 
     def end(self) -> None:
-        """Have it answer what has come in, and end; `gone` says when."""
+        """Have it answer its requests, and end; `gone` says when."""
         with suppress(ProcessLookupError):
             self._process.terminate()
 
@@ -205,7 +205,7 @@ class EngineServer:
 
 
 def end_all(servers: Sequence[EngineServer]) -> bool:
-    """Have processes answer what has come in, and end; says whether each did so by itself."""
+    """Have processes answer their requests, and end; returns True if each did so by itself."""
     for server in servers:
         server.end()
     try:

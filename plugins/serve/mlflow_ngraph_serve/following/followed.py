@@ -44,7 +44,7 @@ class FollowedAlias:
         return None if version is None else Champion(str(version.version), model_id_of(version) or "")
 
     def mark(self, version: str, device: str, text: str | None) -> None:
-        """Say in a tag of a version what a device makes of it; None takes the tag away.
+        """Write a device's state of a version into a tag; None removes the tag.
 
         Raises
         ------

@@ -49,7 +49,7 @@ def follow(options: FollowerOptions, say: Callable[[str], None]) -> None:
     Raises
     ------
     UsageError
-        Somebody else follows it with this directory, or the port is taken.
+        Another process follows it with this directory, or the port is taken.
     EngineError
         No engine of this server is trusted; or a server had to be killed in the end.
     KeyboardInterrupt
@@ -75,7 +75,7 @@ def follow(options: FollowerOptions, say: Callable[[str], None]) -> None:
 
 
 class Follower:
-    """Hears what the puller finds, and does what follows from it.
+    """Reacts to the messages of the puller.
 
     Parameters
     ----------

@@ -74,12 +74,12 @@ class FollowerState:
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Read what is there, and let nobody else use it meanwhile.
+        """Read the state, and lock it against other processes.
 
         Yields
         ------
         str
-            What is wrong with the record, which is begun anew then; mostly nothing.
+            Problem of the record, which is then begun anew; mostly none.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class FollowerState:
         self._discard(self.place(champion))
 
     def forgive(self) -> None:
-        """The alias has moved: what was refused may be tried when it moves back."""
+        """Forget the refusal, since the alias has moved: the version may be tried when it moves back."""
         if self.refused is not None:
             self.refused = None
             self._write()
@@ -174,7 +174,7 @@ class FollowerState:
         passing.replace(self.current)
 
     def _sweep(self) -> None:
-        """Remove what an earlier process has left: engines that nothing names, and halves of records and links."""
+        """Remove the remains of an earlier process: unnamed engines, and partial records and links."""
         for engine in (self.directory / _ENGINES).iterdir():
             # A hidden one is on its way here, and is gone on with.
             if not engine.name.startswith(".") and str(engine) not in self._needed():

@@ -35,13 +35,13 @@ class Handover:
     state : FollowerState
         Knows the good engine.
     public : Public
-        Where clients find whatever is served.
+        Address for clients.
     watch_s : float
         How long a new engine is watched before the old one ends.
     say : Callable[[str], None]
         Takes a line for people.
     mark : Callable[[str, str | None], None]
-        Takes a version, and what is told of it.
+        Called with a version, and its new state.
     mend : Callable[[KeptEngine], None]
         Has an engine checked where it lies, and brought again if it is damaged; then comes `begin`.
     """
@@ -85,7 +85,7 @@ class Handover:
         return [server.channel for server in self._present() if not server.channel.ended]
 
     def step(self) -> float:
-        """Do what is due; returns the seconds until there may be something again, unless a channel says more before."""
+        """Do the steps that are due; returns the seconds until the next ones, unless a channel reports something before."""
         for server in self._present():
             server.hear()
         self._leaving = {server: until for server, until in self._leaving.items() if not server.gone(until)}
@@ -248,7 +248,7 @@ class Handover:
             self._refuse(coming.engine, reason)
 
     def _consider_offer(self) -> None:
-        """Do what the last move of the alias asks for, once it can be done."""
+        """Carry out the last move of the alias, once possible."""
         if self._offer is None or (self._coming is not None and self._deadline):
             return
         engine, seen_at = self._offer

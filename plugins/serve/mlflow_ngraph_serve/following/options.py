@@ -26,7 +26,7 @@ class FollowerOptions:
     """Interval between two lookups of the alias."""
     trust: str | None = None
     again: bool = False
-    """Try once more what was refused."""
+    """Try refused versions again."""
     served_name: str = ""
     """Name of the model for clients."""
     settings: Settings | None = None

@@ -61,7 +61,7 @@ class Puller:
             self._damaged = Champion(**message["champion"])
 
     def look(self) -> float:
-        """Look once, and bring what is new; returns the seconds until the next time."""
+        """Look up the alias once, and pull a new version; returns the seconds until the next time."""
         every_s = float(self._order["every_s"])
         try:
             champion = self._alias.look()
@@ -119,7 +119,7 @@ class Puller:
         return pull_engine(source, place, tracking_uri=order["tracking_uri"], trust=order["trust"], force=True)
 
     def _tell_marks(self) -> None:
-        """Write tags. That a server lets nobody do so is told once, and nobody's trouble."""
+        """Write tags. A server that forbids it is reported once, and is no error."""
         while self._marks:
             version, text = next(iter(self._marks.items()))
             try:

@@ -36,14 +36,14 @@ def hosts(names: Iterable[str]) -> str:
     Parameters
     ----------
     names : Iterable[str]
-        Those that it is known by, beside those of the machine and private addresses.
+        Names of the server, besides those of the machine and private addresses.
     """
     own = dict.fromkeys((*_LOCAL, socket.gethostname(), socket.getfqdn(), *names))
     return ",".join((*own, *(f"{name}:*" for name in own), *_PRIVATE))
 
 
 def users(folder: Path) -> Mapping[str, str]:
-    """The environment of a server whose visitors have to log in; what of it is secret is made at the first start, and kept.
+    """Variables of a server whose visitors have to log in; secrets are made at the first start, and kept.
 
     Parameters
     ----------

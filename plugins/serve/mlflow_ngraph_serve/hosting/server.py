@@ -45,7 +45,7 @@ class ServerOptions:
     artifacts: str | None = None
     """Folder or address of a store for files; by default in ``folder``. Clients send them to the server."""
     names: tuple[str, ...] = ()
-    """Names that it is known by beside those of the machine."""
+    """Names of the server besides those of the machine."""
     certificate: Path | None = None
     key: Path | None = None
     login: bool = True
@@ -138,7 +138,7 @@ def _require_free(host: str, port: int) -> None:
 def _until_signal(
     command: list[str], folder: Path, environment: dict[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
-    """A process in a session of its own, which a signal to us ends: it, and whatever it has started.
+    """Start a process in a session of its own, which ends with all its children when a signal reaches this one.
 
     Yields
     ------

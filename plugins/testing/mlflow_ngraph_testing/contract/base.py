@@ -30,7 +30,7 @@ _prepared: dict[tuple[str, ...], Path] = {}
 
 
 class Base:
-    """Attributes and fixtures. The class attributes are what a subclass says."""
+    """Attributes and fixtures. A subclass sets the class attributes."""
 
     compiler: ClassVar[str]
     """The name under which the adapter is registered."""
@@ -39,7 +39,7 @@ class Base:
     other_flags: ClassVar[Mapping[str, Any]] = {}
     """A valid value other than the default for every flag."""
     other_meaning: ClassVar[Sequence[str]] = ()
-    """Flags whose other value changes what the engine computes."""
+    """Flags whose other value changes the function that the engine computes."""
     together: ClassVar[Sequence[Sequence[str]]] = ()
     """Flags whose other values one engine is compiled with, where compiling takes long; each has one of its own else."""
     never_imported: ClassVar[Sequence[str]] = ()
@@ -73,7 +73,7 @@ class Base:
     @pytest.fixture(scope="class")
     @classmethod
     def device(cls, kind: type[Compiler[Any]]) -> None:
-        """This machine, as far as it runs engines; whatever needs that is skipped where it does not."""
+        """This machine, as far as it runs engines; tests that need one are skipped where it does not."""
         availability = kind.availability()
         if not availability.available:
             pytest.skip(f"{cls.compiler} needs a device to run engines on: {availability.reason}")

@@ -17,7 +17,7 @@ RUNTIMES = {"torch", "onnxruntime", "openvino", "tvm", "tensorrt", "tensorrt_rtx
 
 
 class Interface(Base):
-    """Names, flags, and what the parent process asks."""
+    """Names, flags, and answers in the parent process."""
 
     def test_the_class_describes_itself(self, kind: type[Compiler[Any]]) -> None:
         assert kind.name == self.compiler

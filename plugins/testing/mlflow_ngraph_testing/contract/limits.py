@@ -24,7 +24,7 @@ from mlflow_ngraph_testing.steps import Case, Made, Outcome, Refusal, attempt
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A compilation that ran out of time, beside one that did not."""
+    """A compilation that ran out of time, and one that did not."""
 
     whole_s: float
     """Duration of an undisturbed compilation."""

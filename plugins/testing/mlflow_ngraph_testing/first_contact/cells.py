@@ -43,7 +43,7 @@ def counted(record: StudyRecord) -> str:
 
 
 def table(record: StudyRecord, heading: str) -> Sheet:
-    """A row a cell, with what it computes beside the baseline and how fast it is."""
+    """A row a cell, with its error against the baseline and its speed."""
     return Sheet(
         heading,
         ("workload", "compiler", "batch", "verdict", "largest relative error", "samples/s", "remarks"),

@@ -36,7 +36,7 @@ class CommandResult:
 
     @property
     def last(self) -> str:
-        """The end of what it said of its errors, else of what it printed, in one line."""
+        """The last lines of standard error, else of the output, in one line."""
         said = (self.err.strip() or self.out.strip()).splitlines()
         return " ".join(" ".join(said[-_LAST_LINES:]).split())
 
@@ -49,7 +49,7 @@ class CommandResult:
 
 
 class RunningCommand:
-    """A command that runs, in a session of its own. What it says goes to files, which outlive it.
+    """A running command in a session of its own. Its output goes to files, which outlive it.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class RunningCommand:
         return CommandResult(code, out, self.said(), time.monotonic() - self._began)
 
     def end(self) -> None:
-        """Let it end, and kill what does not. Of a command that has ended by itself nothing is asked."""
+        """Terminate it, and kill what remains. A command that has ended by itself is left alone."""
         if self.process.poll() is not None:
             return
         # Children that have made groups of their own are no longer in that of the command.

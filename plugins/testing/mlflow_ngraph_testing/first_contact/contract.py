@@ -75,7 +75,7 @@ def pytest_runtest_logreport(report):
 def contract(bench: Bench, seconds: float) -> Finding:
     """Run the suite for one compiler after the other, each with a fair share of the time that is left.
 
-    What an earlier run in the same folder came to the end of is not asked again.
+    Results of an earlier run in the same folder are kept.
     """
     if not all(importlib.util.find_spec(name) for name in ("pytest", "torch")):
         lacking = " and ".join(name for name in ("pytest", "torch") if not importlib.util.find_spec(name))
@@ -206,6 +206,6 @@ def _rows(results: Mapping[str, Any]) -> Sequence[Sequence[str]]:
 
 
 def _first_error(text: str) -> str:
-    """The first line of an error within what pytest shows of a failure."""
+    """The first line of an error within pytest's report of a failure."""
     errors = re.findall(r"^E\s+(.+)$", text, re.MULTILINE)
     return " ".join((errors[0] if errors else text.removeprefix("Skipped: ")).split())[:300]

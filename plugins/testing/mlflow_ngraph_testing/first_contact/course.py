@@ -65,7 +65,7 @@ def fitting() -> str:
 
 
 def begin(device: str, form: Form, folder: Path, *, resume: bool) -> Report:
-    """The report to go on with: a new one, or what lies in the folder without the parts that did not come to their end.
+    """The report to continue: a new one, or that of the folder without unfinished parts.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def follow(
     Parameters
     ----------
     tell : Callable[[str], None]
-        Told what happens, a line at a time.
+        Called with progress, a line at a time.
     whole_s : float | None
         Seconds for all of them; by default those of the form.
     """

@@ -11,7 +11,7 @@ from mlflow_ngraph_testing.first_contact.finding import Finding
 
 
 def machine(bench: Bench, seconds: float) -> Finding:
-    """Describe the machine for somebody who does not have it. What lacks is no fault of the machine's."""
+    """Describe the machine for a reader who does not have it. Missing software is not the machine's fault."""
     deadline = time.monotonic() + seconds
     described = bench.ask("info devices", seconds / 2)
     findings = bench.ask("doctor", deadline - time.monotonic())["findings"]

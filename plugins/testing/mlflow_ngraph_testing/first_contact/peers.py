@@ -45,7 +45,7 @@ class Peer:
     command: Callable[[str, int, bool], Sequence[str]]
     """Command, from the path of that file, the number of threads, and True where there is a GPU."""
     milliseconds: str
-    """A pattern for the time of an inference in what it prints."""
+    """A pattern for the time of an inference in its output."""
     find: Callable[[], bool]
 
 

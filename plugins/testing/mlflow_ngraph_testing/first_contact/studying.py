@@ -47,7 +47,7 @@ def smoke(bench: Bench, seconds: float) -> Finding:
 
 
 def locking(bench: Bench, seconds: float) -> Finding:
-    """Hold the machine: one study must refuse to start beside it, another must wait for its end and then run."""
+    """Hold the machine: one study must refuse to start meanwhile, another must wait for its end and then run."""
     deadline = time.monotonic() + seconds
     study = bench.write_study("second", {**_small(bench), "name": "second", "batch_sizes": [1], "repetitions": 3})
     command = bench.benchmark(study, "--fresh", "--when-busy")
@@ -81,7 +81,7 @@ def locking(bench: Bench, seconds: float) -> Finding:
 
 
 def interruption(bench: Bench, seconds: float) -> Finding:
-    """``kill -9`` a study while it measures, look for what it leaves behind, and go on with it."""
+    """``kill -9`` a study while it measures, look for remains, and resume it."""
     deadline = time.monotonic() + seconds
     study = bench.write_study("killed", {**_small(bench), "name": "killed", "batch_sizes": [1, 2], "repetitions": 10})
     with bench.started("killed", bench.benchmark(study, "--fresh")) as running:
@@ -118,7 +118,7 @@ def interruption(bench: Bench, seconds: float) -> Finding:
 
 
 def _hold(stack: ExitStack, deadline: float) -> ExclusiveMachine | None:
-    """The machine, held until the stack is left; None if somebody else measures on it until the time is up."""
+    """The machine, held until the stack is left; None if another study measures until the time is up."""
     while True:
         try:
             return stack.enter_context(ExclusiveMachine("first-contact"))
