@@ -44,7 +44,7 @@ _VERBS: Verbs = {
     "engine": (
         {
             "list": (f"{_HERE}.list:list_engines", "List logged engines, and whether they fit this machine."),
-            "pull": (f"{_HERE}.pull:pull", "Bring a measured engine here: by name, or the best for a purpose."),
+            "pull": (f"{_HERE}.pull:pull", "Download an engine by name, or the best one within limits."),
             "verify": (f"{_HERE}.verify:verify", "Check digests, compatibility, outputs and speed."),
             "promote": (f"{_HERE}.promote:promote", "Register an engine, as champion if it is better than the last."),
             "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
@@ -68,8 +68,8 @@ _VERBS: Verbs = {
     "local": (
         {
             "cache": (f"{_HERE}.cache:cache", "List the engines that studies share, or remove some."),
-            "clean": (f"{_HERE}.clean:clean", "Show what is kept of studies and engines, or remove some."),
-            "first-contact": (_TESTING, "Try everything once on a new machine, and report."),
+            "clean": (f"{_HERE}.clean:clean", "List kept studies and engines, or remove some."),
+            "first-contact": (_TESTING, "Self-test for a new machine, with a report."),
         },
         "Look after this machine: caches, disk, a first trial.",
     ),

@@ -31,7 +31,7 @@ def import_studies(
     home: Path | None,
     as_json: bool,
 ) -> int:
-    """Bring the studies of archives here and record them on a tracking server.
+    """Import studies from archives, and record them on a tracking server.
 
     All of a FILE is checked before anything is written. Importing again changes nothing.
     """

@@ -35,7 +35,7 @@ _BOUNDS = ("max_latency_ms", "max_cpu_percent", "max_memory_mb", "max_size_mb", 
 
 
 def _question_options(command: F) -> F:
-    """The filters of every verb, in the words of this one, and the bounds."""
+    """Filters of all verbs with help for this one, and the bounds."""
     filtered = filter_options(
         command,
         also={"workloads": "--workload", "devices": "--device"},
@@ -77,7 +77,7 @@ def pull(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Bring a measured engine here, prove that it is whole and works, and give it its place.
+    """Download a measured engine, verify its files and its outputs, and put it into its place.
 
     SOURCE is models:/NAME@ALIAS, models:/NAME/VERSION, models:/MODEL_ID, or the id of a study or lane run, whose engines
     --workloads, --compilers, --precision and --batch-sizes choose from. Without SOURCE it is the best measured engine
@@ -131,7 +131,7 @@ def _ask(given: dict[str, Any], objective: str | None, limits: list[Limit], trus
 
 
 def _ranking(asked: Asked, selection: Selection, question: EngineQuestion, runs: Found) -> Ranking:
-    """The engines that may be meant, best first: as this machine has kept it, or a new one."""
+    """Answer with the best engines: cached on this machine, or a new one."""
     from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.analysis.ranking import Ranking
 
@@ -161,7 +161,7 @@ def _pull(source: str | None, answer: BestEngine | None, given: dict[str, Any], 
 
 
 def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, EngineFilter]:
-    """The server, and which engine of a run is meant."""
+    """The server, and the filter of a run's engines."""
     from mlflow_ngraph.tracking.sources import EngineFilter
 
     given = {**given, "devices": [name for name in items(given["devices"]) if name != HERE]}
