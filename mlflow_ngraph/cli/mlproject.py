@@ -47,11 +47,6 @@ def lacking(compilers: list[str]) -> dict[str, str]:
 def dispatch(profile: DeviceProfile, parameters: Mapping[str, str]) -> None:
     """Run the device's sub-project in its own environment, as the MLflow run that this process belongs to.
 
-    Parameters
-    ----------
-    parameters : Mapping[str, str]
-        Of the sub-project's entry point.
-
     Raises
     ------
     UsageError

@@ -111,10 +111,6 @@ def broken(text: str, width: int, hanging: str | None = None) -> str:
 
     Parameters
     ----------
-    text : str
-        One line or several.
-    width : int
-        Columns.
     hanging : str | None
         Indentation of continued lines; two blanks more than the line, when left out.
     """

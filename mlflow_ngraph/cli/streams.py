@@ -12,15 +12,7 @@ from typing import Any, TextIO
 
 
 class Copying:
-    """A stream that records all text that passes.
-
-    Parameters
-    ----------
-    stream : TextIO
-        Where everything goes.
-    copy : Callable[[str], None]
-        Told of every text.
-    """
+    """A stream that records all text that passes."""
 
     def __init__(self, stream: TextIO, copy: Callable[[str], None]) -> None:
         self.stream = stream

@@ -123,8 +123,6 @@ class HttpStore(ArtifactStore):
 
     Parameters
     ----------
-    get : Get
-        Asks it for a file.
     sign : Get, optional
         Asks it for an address of the same file in the store behind it, for servers that pass nothing on.
     """

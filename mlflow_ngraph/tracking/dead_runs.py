@@ -42,8 +42,6 @@ class RunningRuns:
 
     Parameters
     ----------
-    tracking_uri : str
-        Of the server.
     silent_s : float
         Without a sign of life for so long a run is dead.
     is_gone : Callable[[str], bool | None]

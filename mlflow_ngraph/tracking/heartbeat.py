@@ -23,13 +23,6 @@ class Heartbeat:
     """Writes a tag of a run again and again in a daemon thread; errors of the server are ignored.
 
     Its moments are those of the server's clock: two machines need not agree on the time.
-
-    Parameters
-    ----------
-    client : MlflowClient
-        Writes the tag.
-    tracking_uri : str
-        Of the same server.
     """
 
     def __init__(self, client: MlflowClient, tracking_uri: str) -> None:

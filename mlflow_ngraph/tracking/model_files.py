@@ -40,8 +40,6 @@ def write(
         Facts of the model that MLflow has already.
     pip_requirements : Sequence[str] | None
         Replace the engine's own requirements, this package's wheel included.
-    extra_pip_requirements : Sequence[str]
-        Come after it.
 
     Returns
     -------

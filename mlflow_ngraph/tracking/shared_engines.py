@@ -40,8 +40,6 @@ class ServerEngines:
 
         Parameters
         ----------
-        requires : Mapping[str, str]
-            Requirements of the compiler here.
         tell : Callable[[str], None]
             Told of every engine that was found and could not be used, and why.
 

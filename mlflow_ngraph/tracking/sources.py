@@ -65,8 +65,6 @@ def find(source: str, tracking_uri: str, wanted: EngineFilter) -> Remote:
     source : str
         ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``, or the id of a study or lane run, with or without
         ``runs:/``.
-    wanted : EngineFilter
-        Which engine of a run.
 
     Raises
     ------

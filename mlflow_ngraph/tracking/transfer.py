@@ -129,8 +129,6 @@ def bring(
 
     Parameters
     ----------
-    digest : str
-        Sha256 of the file.
     name : str
         Of the file, for messages.
 
@@ -170,8 +168,6 @@ def content(store: ArtifactStore, path: str, place: Path, name: str, most: int) 
     ----------
     place : Path
         A file to put it in meanwhile.
-    most : int
-        Bytes that it may have.
 
     Raises
     ------

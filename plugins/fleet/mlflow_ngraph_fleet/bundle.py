@@ -90,10 +90,6 @@ class Travelling:
 
         Parameters
         ----------
-        fleet : Fleet
-            Describes the device.
-        device : str
-            Its name.
         place : Path
             Where the small files are laid.
         **about : Any

@@ -237,8 +237,6 @@ def parse(content: object, origin: Path) -> Fleet:
 
     Parameters
     ----------
-    content : object
-        As YAML or JSON has it.
     origin : Path
         Its file; relative paths in it start there.
 

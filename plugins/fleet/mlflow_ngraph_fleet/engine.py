@@ -148,11 +148,6 @@ class Engine(ABC):
     def wait(self, job_id: str, seconds: float) -> Status:
         """Wait for the end of a job; returns its status then, or when the time is over.
 
-        Parameters
-        ----------
-        seconds : float
-            To wait at most.
-
         Raises
         ------
         FleetAwayError

@@ -29,12 +29,8 @@ def plan(
 
     Parameters
     ----------
-    fleet : Fleet
-        Describes the devices.
     study : Study
         The study; each device is measured by its own profile.
-    devices : Sequence[str]
-        Names of the fleet.
     resume : str
         As of a study.
     tracking_uri, experiment : str | None
@@ -130,15 +126,7 @@ def fleet_of(place: Path) -> Fleet:
 
 
 def write(place: Path, kept: Mapping[str, Any]) -> None:
-    """Write the plan: atomically, and for its owner alone, because an address may hold a login.
-
-    Parameters
-    ----------
-    place : Path
-        Of the study.
-    kept : Mapping[str, Any]
-        As of `read`.
-    """
+    """Write the plan: atomically, and for its owner alone, because an address may hold a login."""
     target = place / f".{KEPT}.new"
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         json.dump(kept, file, indent=1)

@@ -38,8 +38,6 @@ class FleetRun:
         ----------
         fleet_id, study : str
             Facts that the studies share: their common id, and their name.
-        devices : Sequence[str]
-            Their names.
         tracking_uri, experiment : str | None
             As of a study.
 
@@ -80,13 +78,6 @@ class FleetRun:
     @classmethod
     def known(cls, run_id: str, tracking_uri: str | None) -> FleetRun:
         """The run of an earlier process.
-
-        Parameters
-        ----------
-        run_id : str
-            Its id.
-        tracking_uri : str | None
-            As of a study.
 
         Raises
         ------

@@ -78,12 +78,8 @@ class FleetStudy:
 
     Parameters
     ----------
-    engine : Engine
-        Takes jobs to the devices.
     place : Path
         Directory of the study's record; made by `fleet_plan.plan`.
-    run : FleetRun
-        Holds the runs of the devices.
     """
 
     def __init__(self, engine: Engine, place: Path, run: FleetRun, observer: Observer) -> None:

@@ -95,8 +95,6 @@ def ask(machines: Sequence[Machine], action: str, **more: Any) -> Iterator[Answe
 
     Parameters
     ----------
-    machines : Sequence[Machine]
-        Where.
     action : str
         ``up``, ``down`` or ``status``.
     **more : Any
@@ -130,10 +128,6 @@ def program(machine: Machine, action: str, **more: Any) -> str:
 
     Parameters
     ----------
-    machine : Machine
-        Where.
-    action : str
-        As of `ask`.
     **more : Any
         As of `ask`.
     """

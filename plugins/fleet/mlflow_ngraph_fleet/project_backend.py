@@ -50,14 +50,8 @@ class NGraphBackend(AbstractBackend):  # type: ignore[misc]  # MLflow gives the 
         ----------
         project_uri, entry_point : str
             The project, and ``benchmark`` or the name of a device.
-        params : Mapping[str, str] | None
-            Of the entry point.
-        version : str | None
-            Of the project.
         backend_config : Mapping[str, Any]
             A description of a fleet, or ``{"fleet": FILE}``; without either ``fleet.yaml``.
-        tracking_uri, experiment_id : str
-            Where to record.
 
         Raises
         ------

@@ -44,8 +44,6 @@ def run(node: Node, command: str, *, text: str, seconds: float) -> str:
         A line of the node's shell; everybody there can read it while it runs.
     text : str
         Its standard input.
-    seconds : float
-        To wait at most.
 
     Raises
     ------
@@ -80,8 +78,6 @@ class Tunnel:
     ----------
     node : Node
         With ``ssh``.
-    port : int
-        Of the node.
     """
 
     def __init__(self, node: Node, port: int) -> None:

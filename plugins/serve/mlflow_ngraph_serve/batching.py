@@ -79,8 +79,6 @@ class Batcher:
     ----------
     engines : Sequence[Answerer]
         Equal ones; each is called by one thread.
-    observer : Observer
-        Called with events of batches.
     """
 
     def __init__(self, engines: Sequence[Answerer], plan: BatchPlan, observer: Observer) -> None:

@@ -38,13 +38,7 @@ def encode(inputs: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
 
 
 def decode(body: bytes, length: str | None) -> dict[str, NDArray[Any]]:
-    """The outputs of an answer to `encode`.
-
-    Parameters
-    ----------
-    length : str | None
-        The value of `LENGTH_HEADER`.
-    """
+    """The outputs of an answer to `encode`."""
     end = len(body) if length is None else int(length)
     outputs, start = {}, end
     for entry in json.loads(body[:end])["outputs"]:
@@ -63,8 +57,6 @@ def infer(url: str, name: str, inputs: Mapping[str, NDArray[Any]], timeout_s: fl
     ----------
     url : str
         Of the server, such as ``http://localhost:8080``.
-    name : str
-        Of the model there.
 
     Raises
     ------

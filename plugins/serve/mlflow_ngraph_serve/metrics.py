@@ -14,13 +14,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class Metrics:
-    """Counters and histograms of one server.
-
-    Parameters
-    ----------
-    batch_sizes : Sequence[int]
-        Of the engine.
-    """
+    """Counters and histograms of one server."""
 
     def __init__(self, batch_sizes: Sequence[int]) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector

@@ -95,13 +95,7 @@ def main() -> int:
 
 
 def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
-    """Serve until a signal comes, and return the exit code.
-
-    Parameters
-    ----------
-    server_of : Callable[[Order], Server]
-        Makes the server.
-    """
+    """Serve until a signal comes, and return the exit code."""
     from mlflow_ngraph.engines import environment
 
     environment.enter()

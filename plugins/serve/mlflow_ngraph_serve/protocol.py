@@ -123,13 +123,7 @@ class Interface:
         return InferenceRequest(identity, ordered, samples, outputs)
 
     def example(self, address: str) -> str:
-        """A command that asks for one sample of zeros; zeros are sent as bytes, for inputs of any size.
-
-        Parameters
-        ----------
-        address : str
-            Of an inference.
-        """
+        """A command that asks for one sample of zeros; zeros are sent as bytes, for inputs of any size."""
         described, size = [], 0
         for spec in self.inputs.values():
             shape = list(spec.resolve(1))

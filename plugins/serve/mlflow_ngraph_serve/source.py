@@ -31,8 +31,6 @@ def obtain(
     ----------
     source : str
         A directory, or a source for `pull_engine`, which is pulled to its usual place unless it is there.
-    trust : str | None
-        As `pull_engine` takes it.
 
     Raises
     ------

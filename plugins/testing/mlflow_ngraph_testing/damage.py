@@ -47,11 +47,6 @@ def weights(module: nn.Module, damage: str, place: int) -> nn.Module:
 def graph(file: Path, damage: str, place: int, limit: float, example: Sequence[NDArray[Any]]) -> None:
     """Change a saved program in place: a sum or choice (``dropped``), an activation (``clipped``) or the outputs
     (``repeated``).
-
-    Parameters
-    ----------
-    example : Sequence[NDArray[Any]]
-        Inputs that the program takes.
     """
     if damage == "repeated":
         _repeat(file, example)

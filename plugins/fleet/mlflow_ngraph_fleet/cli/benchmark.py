@@ -39,8 +39,6 @@ def on_devices(file: Path | None, devices: Sequence[str], study: Study, **how: A
         The description; ``fleet.yaml`` by default.
     devices : Sequence[str]
         Names of the fleet; all of them by default.
-    study : Study
-        The study.
     **how : Any
         As of `measure`.
 
@@ -78,20 +76,12 @@ def measure(
 
     Parameters
     ----------
-    fleet : Fleet
-        Describes them.
-    study : Study
-        The study.
-    devices : Sequence[str]
-        Names of the fleet.
     resume, tracking_uri, experiment : str | None
         As of a study on this machine.
     insecure : bool
         Whether an engine will do that lets in everybody.
     detach : bool
         Leave when it is queued.
-    as_json : bool
-        Print JSON instead of tables.
 
     Returns
     -------
@@ -115,8 +105,6 @@ def come_back(name: str | None, *, insecure: bool, as_json: bool) -> int:
         Its id; the newest one without.
     insecure : bool
         Whether an engine will do that lets in everybody.
-    as_json : bool
-        Print JSON instead of tables.
 
     Returns
     -------

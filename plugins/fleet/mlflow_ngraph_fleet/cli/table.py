@@ -60,15 +60,7 @@ _OF_JOBS = {
 
 
 class FleetTable:
-    """Shows a study on several devices. An observer of it.
-
-    Parameters
-    ----------
-    devices : Sequence[str]
-        Their names, in order.
-    console : Console
-        Where to.
-    """
+    """Shows a study on several devices. An observer of it."""
 
     def __init__(self, devices: Sequence[str], console: Console) -> None:
         self._rows = {device: _Row() for device in devices}

@@ -47,13 +47,7 @@ class Inherited:
 
 
 class SharedSocketServer(Server):
-    """Serves on a socket of its own and, while the follower says so, on a shared one.
-
-    Parameters
-    ----------
-    own, public, channel : socket.socket
-        See the module.
-    """
+    """Serves on a socket of its own and, while the follower says so, on a shared one."""
 
     def __init__(
         self,

@@ -55,13 +55,6 @@ class Public:
 class EngineServer:
     """The process. It is to be started by the main thread, with whose end the system ends it.
 
-    Parameters
-    ----------
-    engine : KeptEngine
-        The engine.
-    public : Public
-        Where.
-
     Attributes
     ----------
     ready: whether the engine is loaded and warm.

@@ -79,8 +79,6 @@ class Follower:
 
     Parameters
     ----------
-    state : FollowerState
-        Held by this process.
     say : Callable[[str], None]
         Takes a line for people.
     usable : bool

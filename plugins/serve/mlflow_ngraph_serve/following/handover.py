@@ -32,10 +32,6 @@ class Handover:
 
     Parameters
     ----------
-    state : FollowerState
-        Knows the good engine.
-    public : Public
-        Address for clients.
     watch_s : float
         How long a new engine is watched before the old one ends.
     say : Callable[[str], None]

@@ -45,11 +45,6 @@ def hosts(names: Iterable[str]) -> str:
 def users(folder: Path) -> Mapping[str, str]:
     """Variables of a server whose visitors have to log in; secrets are made at the first start, and kept.
 
-    Parameters
-    ----------
-    folder : Path
-        The server's.
-
     Raises
     ------
     DependencyError
@@ -81,8 +76,6 @@ def certificate(chain: Path | None, key: Path | None) -> list[str]:
     ----------
     chain : Path | None
         File with the certificate and those that vouch for it, as PEM.
-    key : Path | None
-        File with its key.
 
     Raises
     ------

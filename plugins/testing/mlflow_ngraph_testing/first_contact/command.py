@@ -49,15 +49,7 @@ class CommandResult:
 
 
 class RunningCommand:
-    """A running command in a session of its own. Its output goes to files, which outlive it.
-
-    Parameters
-    ----------
-    logs : Path
-        Folder of the files.
-    name : str
-        Of the files.
-    """
+    """A running command in a session of its own. Its output goes to files, which outlive it."""
 
     def __init__(self, command: Sequence[str], logs: Path, name: str, cwd: Path, env: Mapping[str, str]) -> None:
         logs.mkdir(parents=True, exist_ok=True)
