@@ -20,7 +20,7 @@ def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
     Parameters
     ----------
     row : Any
-        Of a recommendation, with ``loss`` and its interval; ``told`` are its ``attrs``.
+        A row of a recommendation, with ``loss`` and its interval; ``told`` are its ``attrs``.
     """
     # Performance of a fleet is relative to the best one, of which more is better.
     lower = told["better"] == "lower" and not told["fleet"]

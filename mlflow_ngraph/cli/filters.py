@@ -69,7 +69,7 @@ def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Map
     also : Mapping[str, str] | None
         Second spellings, by the name of the option.
     lines : Mapping[str, str] | None
-        What help says instead, by the name of the option.
+        Other help lines, by the name of the option.
     """
     for name, metavar, line in reversed(_OPTIONS):
         several = metavar != "TIME"

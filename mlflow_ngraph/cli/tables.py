@@ -106,7 +106,7 @@ def _widths(
     Parameters
     ----------
     breaking : bool
-        Whether words of sentences may go on in the next line.
+        Let words of sentences go on in the next line.
     """
     room -= _GAP * (len(places) - 1)
     held = [_longest([line for row in texts for line in row[place].plain.splitlines()]) for place in places]

@@ -156,7 +156,7 @@ def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     Parameters
     ----------
     create : bool
-        Whether MLflow may make a database file that does not exist, which takes long and helps no reader.
+        Let MLflow make a missing database file, which takes long and helps no reader.
 
     Raises
     ------

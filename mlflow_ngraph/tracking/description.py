@@ -18,7 +18,7 @@ def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, s
     Parameters
     ----------
     answers : Sequence[str]
-        What follows from the results, a line each: MLflow folds away what comes after the first lines.
+        Conclusions from the results, a line each: MLflow folds away all but the first lines.
     charts : Mapping[str, str]
         Addresses of charts, by the label of a model.
     """

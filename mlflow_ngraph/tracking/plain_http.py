@@ -45,7 +45,7 @@ def session(at_once: int) -> requests.Session:
     Parameters
     ----------
     at_once : int
-        How many threads use it at the same time.
+        Number of threads that use it concurrently.
     """
     import requests
     from requests.adapters import HTTPAdapter

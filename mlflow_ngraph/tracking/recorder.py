@@ -43,7 +43,7 @@ class Recorder:
         Its name; else that of the run that ``mlflow run`` made, else ``MLFLOW_EXPERIMENT_NAME`` or
         ``MLFLOW_EXPERIMENT_ID``, else that in which the study was recorded before, else ``ngraph``.
     patient : bool
-        Whether to wait for a server that is slow to answer. A study does not: what it cannot record now, it can later.
+        Wait for a slow server. A study does not: it can record later.
     through : Callable[[MlflowClient], MlflowClient]
         Makes the client that requests go through from one that MLflow has made.
     """

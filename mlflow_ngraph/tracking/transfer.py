@@ -130,7 +130,7 @@ def bring(
     Parameters
     ----------
     name : str
-        Of the file, for messages.
+        Name of the file, for messages.
 
     Raises
     ------

@@ -62,7 +62,7 @@ class Travelling:
         study : Study
             Names models relative to the working directory of this process.
         place : Path
-            Where the parts are laid.
+            Folder for the parts.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class Travelling:
         Parameters
         ----------
         place : Path
-            Where the small files are laid.
+            Folder for the small files.
         **about : Any
             More facts for the job.
         """

@@ -12,7 +12,7 @@ def connect(fleet: Fleet, *, insecure: bool = False) -> Engine:
     Parameters
     ----------
     insecure : bool
-        Whether an engine that lets in everybody will do.
+        Accept an engine that lets in everybody.
 
     Raises
     ------

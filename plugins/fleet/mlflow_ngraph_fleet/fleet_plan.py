@@ -34,7 +34,7 @@ def plan(
     resume : str
         As of a study.
     tracking_uri, experiment : str | None
-        Where to record, as this client sees it.
+        Tracking server and experiment, as this client sees them.
 
     Returns
     -------

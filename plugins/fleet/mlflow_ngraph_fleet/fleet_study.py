@@ -268,7 +268,7 @@ def job_id(fleet_study: str, device: str, attempt: int) -> str:
     fleet_study, device : str
         The id of the study over all devices, and the name of the device.
     attempt : int
-        Which of its jobs, from 1 on.
+        Number of the job, from 1 on.
     """
     return f"{_OF_DEVICES}-{fleet_study}-{device}-{attempt}"
 

@@ -56,7 +56,7 @@ def infer(url: str, name: str, inputs: Mapping[str, NDArray[Any]], timeout_s: fl
     Parameters
     ----------
     url : str
-        Of the server, such as ``http://localhost:8080``.
+        Address of the server, such as ``http://localhost:8080``.
 
     Raises
     ------

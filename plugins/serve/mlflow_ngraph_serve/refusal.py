@@ -18,7 +18,7 @@ class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
     retry_after_s : float | None
         When asking again makes sense.
     close : bool
-        Whether the connection ends too, because the rest of the request is not read.
+        End the connection too, because the rest of the request is not read.
     """
 
     def __init__(

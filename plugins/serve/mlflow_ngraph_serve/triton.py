@@ -46,7 +46,7 @@ def export(
     repository : Path
         The directory that Triton is given; made where it is missing.
     batch : int | None
-        Which engine, where there is one for each batch size; by default the one with the highest throughput.
+        Batch size of the engine, where there is one for each; by default the one with the highest throughput.
     wishes : Wishes | None
         Bounds for the batches that Triton makes.
 

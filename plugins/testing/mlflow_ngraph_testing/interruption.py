@@ -49,7 +49,7 @@ def cut_by_time(case: Case, seconds: float) -> Cut:
     Parameters
     ----------
     seconds : float
-        How long the compilation takes. Where half of it turns out to be enough, less is given, until in the end it is
+        Duration of the compilation. Where half of it turns out to be enough, less is given, until in the end it is
         nothing.
     """
     for fraction in _FRACTIONS:

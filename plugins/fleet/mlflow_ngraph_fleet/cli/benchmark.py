@@ -79,7 +79,7 @@ def measure(
     resume, tracking_uri, experiment : str | None
         As of a study on this machine.
     insecure : bool
-        Whether an engine will do that lets in everybody.
+        Accept an engine that lets in everybody.
     detach : bool
         Leave when it is queued.
 
@@ -104,7 +104,7 @@ def come_back(name: str | None, *, insecure: bool, as_json: bool) -> int:
     name : str | None
         Its id; the newest one without.
     insecure : bool
-        Whether an engine will do that lets in everybody.
+        Accept an engine that lets in everybody.
 
     Returns
     -------

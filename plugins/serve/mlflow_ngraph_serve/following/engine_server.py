@@ -120,7 +120,7 @@ class EngineServer:
         Parameters
         ----------
         timeout_s : float | None
-            For its answer; the time of a request when left out.
+            Timeout of the request; by default that of the server's requests.
 
         Raises
         ------

@@ -82,7 +82,7 @@ class Follower:
     say : Callable[[str], None]
         Takes a line for people.
     usable : bool
-        Whether there is a good engine that may be used until the puller has looked.
+        True where a good engine may be used until the puller has looked.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ def _listening(settings: Settings, *, patient: bool) -> Iterator[socket.socket]:
     Parameters
     ----------
     patient : bool
-        Whether servers of a follower that was killed may still be leaving.
+        Retry, because servers of a killed follower may still be ending.
     """
     until = time.monotonic() + (_PORT_S if patient else 0.0)
     while True:

@@ -33,7 +33,7 @@ class Handover:
     Parameters
     ----------
     watch_s : float
-        How long a new engine is watched before the old one ends.
+        Trial period of a new engine, before the old one ends.
     say : Callable[[str], None]
         Takes a line for people.
     mark : Callable[[str, str | None], None]

@@ -26,7 +26,7 @@ class Watch:
     Parameters
     ----------
     trial_s : float | None
-        How long the engine is new; None: it has proven itself.
+        Trial period of a new engine; None: it has proven itself.
     """
 
     def __init__(self, server: EngineServer, trial_s: float | None = None) -> None:

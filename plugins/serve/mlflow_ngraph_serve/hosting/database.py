@@ -34,7 +34,7 @@ def running(folder: Path, address: str | None) -> Iterator[str]:
     folder : Path
         Folder of the server, which holds its own database.
     address : str | None
-        Of one that is there already; by default that of the environment or, where there is none, a PostgreSQL in the folder
+        Address of an existing one; by default that of the environment or, where there is none, a PostgreSQL in the folder
         if the packages for it are installed, else a SQLite file.
 
     Yields
