@@ -40,6 +40,22 @@ def test_a_package_is_proven_and_then_served(logged: Logged, cli: Cli, became: l
     order.scratch.rmdir()
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(
+    "module", [process, engine_process, puller], ids=lambda module: str(module.__name__.rpartition(".")[2])
+)
+def test_files_in_the_current_directory_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    """A process that gets that far complains of its missing arguments."""
+    for name in ("runpy", "json", "typing", "socket", "numpy", "mlflow_ngraph", "mlflow_ngraph_serve"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a stray file was imported')")
+    monkeypatch.chdir(tmp_path)
+    ended = subprocess.run(command(module.__name__), capture_output=True, text=True, check=False)
+    assert f'{module.__file__}", line' in ended.stderr
+    assert "stray" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -65,19 +81,3 @@ def test_a_damaged_package_is_not_served(
     code, _, err = cli("engine", "serve", str(package))
     assert (code, became) == (1, [])
     assert "engine/model.bin has changed" in err
-
-
-@pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize(
-    "module", [process, engine_process, puller], ids=lambda module: str(module.__name__.rpartition(".")[2])
-)
-def test_files_in_the_current_directory_are_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
-) -> None:
-    """A process that gets that far complains of its missing arguments."""
-    for name in ("runpy", "json", "typing", "socket", "numpy", "mlflow_ngraph", "mlflow_ngraph_serve"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a stray file was imported')")
-    monkeypatch.chdir(tmp_path)
-    ended = subprocess.run(command(module.__name__), capture_output=True, text=True, check=False)
-    assert f'{module.__file__}", line' in ended.stderr
-    assert "stray" not in ended.stderr
