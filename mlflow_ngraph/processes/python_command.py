@@ -11,7 +11,7 @@ _BEGIN = (
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Command that imports a module and exits with the result of its `main`, which finds the arguments in `sys.argv`.
+    """The command that imports a module and runs its `main`, with the arguments in `sys.argv` as if it were a script.
 
     Python would put the current directory first on the path, and a file there take the place of any module of its name. What a
     user names is imported from there by the workload that names it.
