@@ -26,7 +26,7 @@ _SEARCHES = {"exhaustive": "0", "heuristic": "1", "default": "2"}
 
 
 @dataclass(frozen=True)
-class Served:
+class BackendModel:
     """Files and parameters of an engine for a backend."""
 
     backend: str
@@ -47,7 +47,7 @@ class Served:
     """Notes for operators of the server."""
 
 
-def served(package: Package, batch: int) -> Served:
+def backend_model(package: Package, batch: int) -> BackendModel:
     """An engine for one batch size, or for all of them where it has them in one file.
 
     Raises
@@ -62,7 +62,7 @@ def served(package: Package, batch: int) -> Served:
     return _BACKENDS[name](package, batch)
 
 
-def _onnxruntime(package: Package, batch: int) -> Served:
+def _onnxruntime(package: Package, batch: int) -> BackendModel:
     flags, facts = package.manifest.spec.asked, package.manifest.spec.facts
     provider = str(facts.get("provider"))
     if provider not in ("cpu", "cuda"):
@@ -90,7 +90,7 @@ def _onnxruntime(package: Package, batch: int) -> Served:
         accelerator = Message(("name", "cuda"), *(("parameters", _pair(*item)) for item in options.items()))
         parts.append(("execution_accelerators", Message(("gpu_execution_accelerator", accelerator))))
     version = package.manifest.spec.requires.get("onnxruntime", "")
-    return Served(
+    return BackendModel(
         "onnxruntime",
         files,
         free=bool(facts.get("dynamic_batch")),
@@ -101,7 +101,7 @@ def _onnxruntime(package: Package, batch: int) -> Served:
     )
 
 
-def _openvino(package: Package, batch: int) -> Served:
+def _openvino(package: Package, batch: int) -> BackendModel:
     target, flags = package.manifest.spec.target, package.manifest.spec.asked
     if flags.get("save") == "blob":
         raise UnsupportedError("Triton's openvino backend loads an IR, and this engine is a compiled blob: use save=ir")
@@ -126,7 +126,7 @@ def _openvino(package: Package, batch: int) -> Served:
             "Triton's openvino backend has no parameter for fp32: on a processor with bf16 it computes in bf16, unlike what "
             "was measured"
         )
-    return Served(
+    return BackendModel(
         "openvino",
         {f"{stem}.xml": "model.xml", f"{stem}.bin": "model.bin"},
         free=shared,
@@ -135,7 +135,7 @@ def _openvino(package: Package, batch: int) -> Served:
     )
 
 
-def _tensorrt(package: Package, batch: int) -> Served:
+def _tensorrt(package: Package, batch: int) -> BackendModel:
     shared = bool(package.manifest.spec.facts.get("dynamic_batch"))
     stem = "model" if shared else f"model-b{batch}"
     graphs = bool(package.manifest.spec.asked.get("cuda_graph"))
@@ -144,7 +144,7 @@ def _tensorrt(package: Package, batch: int) -> Served:
     notes = [f"the plan needs a Triton with {needs}"]
     if package.manifest.spec.facts.get("version_compatible"):
         notes.append("start Triton with --backend-config=tensorrt,version-compatible=true")
-    return Served(
+    return BackendModel(
         "tensorrt",
         {f"{stem}.plan": "model.plan"},
         free=shared,
@@ -155,14 +155,14 @@ def _tensorrt(package: Package, batch: int) -> Served:
     )
 
 
-def _torchscript(package: Package, _batch: int) -> Served:
+def _torchscript(package: Package, _batch: int) -> BackendModel:
     flags = package.manifest.spec.asked
     if flags.get("optimize_for_inference"):
         raise UnsupportedError(
             "what optimize_for_inference does happens when an engine is loaded: Triton does not do it"
         )
     version = package.manifest.spec.requires.get("torch", "")
-    return Served(
+    return BackendModel(
         "pytorch",
         {"model.pt": "model.pt"},
         free=False,
@@ -176,7 +176,7 @@ def _torchscript(package: Package, _batch: int) -> Served:
     )
 
 
-_BACKENDS: dict[str, Callable[[Package, int], Served]] = {
+_BACKENDS: dict[str, Callable[[Package, int], BackendModel]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "tensorrt": _tensorrt,

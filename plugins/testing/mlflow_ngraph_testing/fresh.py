@@ -39,7 +39,7 @@ class ServingError(NGraphError):
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A served model."""
 
     address: str
@@ -91,7 +91,7 @@ class Served:
 
 
 @contextmanager
-def served(model_uri: str, tracking_uri: str, root: Path, env_manager: str = "uv") -> Iterator[Served]:
+def served(model_uri: str, tracking_uri: str, root: Path, env_manager: str = "uv") -> Iterator[ServedModel]:
     """Let MLflow make an environment for a model below the new directory ``root``, and serve it there.
 
     Raises
@@ -113,7 +113,7 @@ def served(model_uri: str, tracking_uri: str, root: Path, env_manager: str = "uv
             _wait(address, process, log)
             seconds = time.monotonic() - begin
             (environment,) = (path.parent for path in root.glob("envs/**/pyvenv.cfg"))
-            yield Served(address, environment, seconds)
+            yield ServedModel(address, environment, seconds)
         finally:
             _end(process)
 
@@ -133,7 +133,7 @@ def surroundings(root: Path) -> dict[str, str]:
     return env
 
 
-def answers(package: Package, asked: Served) -> tuple[float, str]:
+def answers(package: Package, asked: ServedModel) -> tuple[float, str]:
     """The relative error of the answers for a package's probe, and their problem; empty without one.
 
     Raises
@@ -180,6 +180,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def installed(asked: Served, names: Sequence[str]) -> list[str]:
+def installed(asked: ServedModel, names: Sequence[str]) -> list[str]:
     """Modules of these that the environment has."""
     return [name for name in names if asked.has(name)]

@@ -63,7 +63,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Made:
+class BuildResult:
     """Answers of a compiler for one engine."""
 
     group: tuple[int, ...]
@@ -93,7 +93,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Served:
+class AsyncResult:
     """Results of an engine's requests in async mode."""
 
     flags: Mapping[str, FlagValue]
@@ -167,7 +167,7 @@ def prepare_models(
         prepare(create(ref, Init()), directory / name, batch_sizes=batch_sizes, formats=formats, seed=seed)
 
 
-def compile_cases(cases: Mapping[str, Case]) -> dict[str, list[Made]]:
+def compile_cases(cases: Mapping[str, Case]) -> dict[str, list[BuildResult]]:
     """Compile every engine of every case, and have the compiler explain each."""
     from mlflow_ngraph.workloads.materials import Source
 
@@ -182,7 +182,7 @@ def compile_cases(cases: Mapping[str, Case]) -> dict[str, list[Made]]:
             here = not case.job.target.build_for or compiler.explains_elsewhere
             explained = group if here else ()
             explanations = {batch: _explain(compiler, directory, batch, case.job.target) for batch in explained}
-            made.append(Made(group, build, bench.seconds, explanations))
+            made.append(BuildResult(group, build, bench.seconds, explanations))
         done[label] = made
     return done
 
@@ -235,18 +235,18 @@ def run_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> 
     return outcomes
 
 
-def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> dict[str, dict[int, Served]]:
+def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> dict[str, dict[int, AsyncResult]]:
     """Load every engine, call all its requests together, then without a pause, and each of them from its own thread.
 
     Returns
     -------
-    dict[str, dict[int, Served]]
+    dict[str, dict[int, AsyncResult]]
         By label and batch size.
     """
     from mlflow_ngraph.workloads.materials import Source
 
     block(never_imported)
-    served: dict[str, dict[int, Served]] = {label: {} for label in cases}
+    served: dict[str, dict[int, AsyncResult]] = {label: {} for label in cases}
     for label, case in cases.items():
         compiler, source = ready(case.job), Source(case.materials)
         for group in case.groups():
@@ -263,7 +263,7 @@ def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -
                     for done in [pool.submit(_call_often, request.call) for request in singly]:
                         done.result()
                 at_once = [request.outputs() for request in singly]
-                served[label][batch] = Served(dict(engine.flags), invocation.requests, together, streamed, at_once)
+                served[label][batch] = AsyncResult(dict(engine.flags), invocation.requests, together, streamed, at_once)
                 engine.close()
     return served
 

@@ -16,7 +16,7 @@ from mlflow_ngraph.parity import compare, problem
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph_testing import preparation, steps
 from mlflow_ngraph_testing.preparation import BATCH_SIZES, FIXED, FIXED_BATCH, MODELS, SEEDS
-from mlflow_ngraph_testing.steps import STEP_SECONDS, Answers, Case, Job, Made, Outcome, in_fresh_process, within
+from mlflow_ngraph_testing.steps import STEP_SECONDS, Answers, BuildResult, Case, Job, Outcome, in_fresh_process, within
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class Base:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def builds(cls, cases: Mapping[str, Case]) -> Mapping[str, list[Made]]:
+    def builds(cls, cases: Mapping[str, Case]) -> Mapping[str, list[BuildResult]]:
         return cls._run(steps.compile_cases, cases)
 
     @pytest.fixture(scope="class")
