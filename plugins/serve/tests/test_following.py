@@ -118,7 +118,7 @@ REFUSED: dict[Plant, str] = {
     "outputs": "its outputs are not those of the model",
     "machine": "does not fit this machine",
     "file": "is not what was logged",
-    "load": "was killed by SIGSEGV",
+    "load": "killed by SIGSEGV during probe",
 }
 
 
