@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from mlflow_ngraph.text import markdown_row
+from mlflow_ngraph.tables.sheet import escaped
 from mlflow_ngraph_testing.first_contact import report as reports
 from mlflow_ngraph_testing.first_contact.report import Report
 
@@ -41,7 +42,7 @@ def record(report: Report, documents: Path) -> None:
     mark = f"| [{report.device}]("
     others = [line for line in between.splitlines() if line.startswith("| [") and not line.startswith(mark)]
     rows = sorted([*others, row(report)])
-    table = [markdown_row(_TITLES), markdown_row([":--"] * len(_TITLES)), *rows]
+    table = [_row(_TITLES), _row([":--"] * len(_TITLES)), *rows]
     verification.write_text("\n".join([f"{before}{BEGIN}", "", *table, "", f"{END}{after}"]), encoding="utf-8")
     page.write_text("\n".join(report.lines()) + "\n", encoding="utf-8")
     print(f"{page}, {verification}")
@@ -50,19 +51,17 @@ def record(report: Report, documents: Path) -> None:
 def row(report: Report) -> str:
     """What there is to say of a device in one row."""
     machine = report.parts["machine"].tables if "machine" in report.parts else ()
-    named = {line[0]: line[1] for table in machine for line in table.rows if table.heading == "This machine"}
+    named = {line[0]: line[1] for table in machine for line in table.rows if table.title == "This machine"}
     found = [(title, report.parts[name]) for name, title in report.planned if name in report.parts]
     right = [f"{title}: {part.said}" for title, part in found if part.status == "right"]
     others = [f"{title} ({part.status}): {part.said}" for title, part in found if part.status != "right"]
-    return markdown_row(
-        [
-            f"[{report.device}](reference/first-contact-{report.device}.md)",
-            named.get("machine", ""),
-            f"{time.strftime('%Y-%m-%d', time.gmtime(report.started_at))}, {report.package}, {report.form} form",
-            ". ".join(right) or "–",
-            ". ".join(others) or "–",
-        ]
-    )
+    when = f"{time.strftime('%Y-%m-%d', time.gmtime(report.started_at))}, {report.package}, {report.form} form"
+    cells = (named.get("machine", ""), when, ". ".join(right) or "–", ". ".join(others) or "–")
+    return _row([f"[{report.device}](reference/first-contact-{report.device}.md)", *map(escaped, cells)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _parts(text: str, path: Path) -> tuple[str, str, str]:

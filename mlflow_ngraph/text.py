@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -91,18 +90,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def markdown_row(cells: Iterable[str]) -> str:
-    """Format a row of a Markdown table, and escape its cells."""
-    return f"| {' | '.join(harmless(' '.join(cell.split())).replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Format a Markdown table as lines."""
-    yield markdown_row(titles)
-    yield markdown_row(["---"] * len(titles))
-    yield from map(markdown_row, rows)
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How the answer to a question for the best engine is shown: its figures, and why it and no other one."""
+"""Tables of the best engines: figures, and reasons for the choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.release.best import BestEngine
 
 _SHOWN = 8
-"""Engines that were passed over of which a person is told."""
+"""Number of passed-over engines that are shown."""
 
 
 def show(answer: BestEngine) -> None:
@@ -45,7 +45,7 @@ def show(answer: BestEngine) -> None:
 
 
 def document(answer: BestEngine) -> dict[str, Any]:
-    """The same for programs."""
+    """The answer as JSON."""
     return {
         "objective": answer.chosen.metric,
         "considered": answer.considered,
@@ -64,7 +64,6 @@ def _undecided(answer: BestEngine) -> str:
 
 
 def _why(answer: BestEngine) -> str:
-    """Why it is this one."""
     chosen, other = answer.chosen, answer.next_best
     fitting = ", of those that fit this machine" if answer.passed_over else ""
     said = f"it is the best by {chosen.metric} of {answer.considered} cells with an engine{fitting}"

@@ -1,4 +1,4 @@
-"""The root of the command line, and how every error becomes one line and an exit code."""
+"""Root of the command line: verbs, exit codes, errors in one line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _VERBS: Verbs = {
     "engine": (
         {
             "list": (f"{_HERE}.list:list_engines", "List logged engines, and whether they fit this machine."),
-            "pull": (f"{_HERE}.pull:pull", "Bring a measured engine here: by name, or the best for a purpose."),
+            "pull": (f"{_HERE}.pull:pull", "Download an engine by name, or the best one within limits."),
             "verify": (f"{_HERE}.verify:verify", "Check digests, compatibility, outputs and speed."),
             "promote": (f"{_HERE}.promote:promote", "Register an engine, as champion if it is better than the last."),
             "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
@@ -68,8 +68,8 @@ _VERBS: Verbs = {
     "local": (
         {
             "cache": (f"{_HERE}.cache:cache", "List the engines that studies share, or remove some."),
-            "clean": (f"{_HERE}.clean:clean", "Show what is kept of studies and engines, or remove some."),
-            "first-contact": (_TESTING, "Try everything once on a new machine, and report."),
+            "clean": (f"{_HERE}.clean:clean", "List kept studies and engines, or remove some."),
+            "first-contact": (_TESTING, "Self-test for a new machine, with a report."),
         },
         "Look after this machine: caches, disk, a first trial.",
     ),
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise NGraphError("standard output is closed: nothing could be printed; everything else is done")
         return int(code or 0)
     except BrokenPipeError as error:
-        if not streams.is_left(sys.stdout):
+        if not streams.reader_is_gone(sys.stdout):
             return _told(error, given)
         # The reader (head, less) has seen enough; keep the interpreter from complaining when it flushes at exit.
         streams.silence(sys.stdout)
@@ -132,7 +132,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(error: BaseException, given: Sequence[str]) -> int:
-    """Say what went wrong in one line; returns the exit code."""
+    """Print an error in one line; returns the exit code."""
     message, code = _explain(error)
     with suppress(OSError):  # there may be nobody left to tell
         if "--debug" in given[: _position_of_verb(given)]:
@@ -147,7 +147,7 @@ def _told(error: BaseException, given: Sequence[str]) -> int:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    """What to say about an error in one line, and the exit code."""
+    """Message for an error in one line, and the exit code."""
     if isinstance(error, NGraphError):
         return str(error), error.exit_code
     if isinstance(error, click.ClickException):
@@ -165,7 +165,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
 
 
 def _advice(error: OSError) -> str:
-    """What to do about what the system refuses; what a study has measured is in its journal by then."""
+    """Remedy for an error of the system; a study's measurements are in its journal by then."""
     known = {
         errno.ENOSPC: "free some room; what was measured is safe",
         errno.EDQUOT: "free some room; what was measured is safe",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import click
 
 from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.cli import output, study_plan, tables
 from mlflow_ngraph.cli.filters import bound_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
-from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import (
-    NO_GOOD_ANSWER,
     DependencyError,
     DeviceBusyError,
     DeviceError,
@@ -26,21 +24,12 @@ from mlflow_ngraph.errors import (
     UsageError,
 )
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
-from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
-from mlflow_ngraph.text import duration
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.execute.plan import StudyPlan
-    from mlflow_ngraph.execute.timing_history import Duration, Source
     from mlflow_ngraph.recording.outcome import Outcome
     from mlflow_ngraph.study import Study
 
 Resume = Literal["auto", "always", "never"]
-_KNOWN_FROM: Mapping[Source, str] = {
-    "measured": "measured here before",
-    "similar": "like what was measured here",
-    "assumed": "assumed",
-}
 _FLEET = "mlflow-ngraph-fleet"
 """The plugin of studies on several devices."""
 RESUME = ("auto", "always", "never")
@@ -208,7 +197,7 @@ def benchmark(
     with _pointing_at_the_fleet(devices):
         wanted = requested(study, overrides(**options))
         if dry_run:
-            return show_plan(wanted, home, as_json=as_json)
+            return study_plan.show(wanted, home, as_json=as_json)
         return execute(
             wanted,
             as_json=as_json,
@@ -226,7 +215,7 @@ benchmark.help = (benchmark.help or "").replace("'quick'", f"'{DEFAULT_STUDY}'")
 
 @contextmanager
 def _pointing_at_the_fleet(devices: list[str]) -> Iterator[None]:
-    """Of a device that this machine is not, say where the description of a fleet that lies here has it."""
+    """Add to an error about another device that the description of a fleet here has it."""
     try:
         yield
     except (DeviceError, UnknownNameError) as error:
@@ -256,7 +245,7 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
 
     plan = make(study, create(study.device), timing_history(home))
     messages = output.console(stderr=True)
-    for note in _notes(plan, home):
+    for note in study_plan.notes(plan, home):
         messages.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     with Progress(State.of(plan), messages) as progress:
         outcome = run_study(study, observer=progress, home=home, **how)
@@ -264,116 +253,8 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
     return outcome.exit_code
 
 
-def show_plan(study: Study, home: Path | None, *, as_json: bool) -> int:
-    """Print what a study would do; returns the exit code, which is that of the study where it is known to have failing cells."""
-    from mlflow_ngraph.execute import expected_time, process_pool
-    from mlflow_ngraph.execute.timing_history import FACTORS
-    from mlflow_ngraph.runner import plan_study
-
-    with waiting("looking at the models, in a process that imports torch", logged=True):
-        plan = plan_study(study, home)
-    failing = NO_GOOD_ANSWER if any(workload.refused for workload in plan.workloads) else 0
-    expected = expected_time.of_study(plan)
-    rows = _plan_rows(plan)
-    if as_json:
-        output.print_json(
-            {
-                "study": study.model_dump(mode="json"),
-                "device": plan.device,
-                "threads": plan.threads,
-                "lanes": rows,
-                "cells": plan.cells,
-                "estimate_s": expected.seconds,
-                "estimate_low_s": expected.low,
-                "estimate_high_s": expected.high,
-                "estimate_from": {source: expected.share(source) for source in FACTORS},
-                "engine_bytes": plan.engine_bytes,
-                "home_bytes": plan.home_bytes,
-                "memory_bytes": process_pool.most_bytes(plan),
-                "notes": _notes(plan, home),
-            }
-        )
-        return failing
-    console = output.console()
-    lanes = Sheet(
-        "",
-        ["workload", Column("family", spare=1), "compiler", "precision", prose("batch sizes"), number("about")],
-        [
-            (
-                row["label"],
-                row["family"],
-                row["compiler_label"],
-                row["precision"],
-                " ".join(map(str, row["batch_sizes"])),
-                duration(row["estimate_s"]),
-            )
-            for row in rows
-        ],
-    )
-    tables.show(console, lanes)
-    console.print(
-        f"\nstudy {study.name} on device {plan.device}: {plan.cells} cells in {len(rows)} lanes, "
-        f"{plan.threads or 'default'} threads, about {_range(expected)}, "
-        f"engines of about {plan.engine_bytes / 1e9:.1f} GB"
-    )
-    console.print(
-        f"needs about {plan.home_bytes / 1e9:.1f} GB in {home_directory.location(home)}, {plan.engine_bytes / 1e9:.1f} GB where "
-        f"MLflow keeps artifacts, and up to {process_pool.most_bytes(plan) / 1e9:.1f} GB of memory",
-        soft_wrap=True,
-    )
-    for note in _notes(plan, home):
-        console.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
-    return failing
-
-
-def _range(expected: Duration) -> str:
-    """A duration with its ends, and where it is known from."""
-    known = ", ".join(
-        f"{100 * expected.share(source):.0f} % {words}"
-        for source, words in _KNOWN_FROM.items()
-        if expected.share(source) >= 0.01
-    )
-    return f"{duration(expected.seconds)} ({duration(expected.low)} to {duration(expected.high)}; {known})"
-
-
-def _notes(plan: StudyPlan, home: Path | None) -> list[str]:
-    """What a person should know before a study starts."""
-    from mlflow_ngraph.devices import memory
-    from mlflow_ngraph.execute import process_pool, time_allocation
-    from mlflow_ngraph.processes import disk_space
-
-    within = plan.study.within
-    planned = [] if within is None else list(time_allocation.describe(plan, time_allocation.left_out(plan, within)))
-    place = home_directory.location(home)
-    free, wanted, available = disk_space.free_bytes(place), process_pool.most_bytes(plan), memory.available_bytes()
-    lacking = []
-    if free < plan.home_bytes:
-        lacking.append(
-            f"the study takes about {plan.home_bytes / 1e9:.1f} GB and {free / 1e9:.1f} GB are free in {place}: a full disk "
-            "ends a study, which --resume continues; choose another place with --home"
-        )
-    if available < wanted:
-        lacking.append(
-            f"compiling may take up to {wanted / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: cells that run out "
-            "of it are oom; free some memory"
-        )
-    return [*plan.notes, *planned, *lacking, *_of_the_paper(plan)]
-
-
-def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
-    """Notes on a study that repeats the paper's, by the plugin that compares the two, where it is installed."""
-    from mlflow_ngraph.entry_points import load_plugin
-
-    if plan.study.name.startswith("paper-") and not plan.study.build_for:
-        from mlflow_ngraph.devices.fingerprint import fingerprint
-
-        with suppress(DependencyError):
-            told_before = load_plugin("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
-            yield from filter(None, [told_before(plan.study.name, plan.device, fingerprint())])
-
-
 def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
-    """Print the results, best first, where to look for more, and what follows from them."""
+    """Print the results, best first, where they are recorded, and conclusions."""
     from mlflow_ngraph.analysis.closing import answers
     from mlflow_ngraph.tables import races
     from mlflow_ngraph.tables.summary import references, sheet, summary_rows
@@ -415,7 +296,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
 
 
 def _next_steps(outcome: Outcome) -> Iterator[str]:
-    """What is to be typed after a study that is not recorded yet, or was measured before."""
+    """Commands for a study that is not recorded yet, or was measured before."""
     from mlflow_ngraph.execute import study_directories
 
     if outcome.unrecorded:
@@ -431,25 +312,5 @@ def _next_steps(outcome: Outcome) -> Iterator[str]:
 
 
 def _typed(directory: Path) -> str:
-    """What names a study where its home is the one that verbs look at, or else its directory."""
+    """Name of a study in the default home, or else its directory."""
     return directory.name if directory.parent.parent == home_directory.location() else str(directory)
-
-
-def _plan_rows(plan: StudyPlan) -> list[dict[str, Any]]:
-    from mlflow_ngraph.execute import expected_time
-
-    return [
-        {
-            "workload": lane.workload,
-            "label": lane.label,
-            "family": lane.family,
-            "compiler": lane.compiler,
-            "compiler_label": lane.compiler_label,
-            "flags": dict(lane.flags),
-            "precision": lane.precision,
-            "batch_sizes": list(lane.batch_sizes),
-            "estimate_s": round(expected_time.of_lane(plan, workload, lane).seconds, 1),
-        }
-        for workload in plan.workloads
-        for lane in workload.lanes
-    ]

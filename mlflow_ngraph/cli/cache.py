@@ -1,4 +1,4 @@
-"""``mlflow-ngraph local cache``: the engines that studies share on this machine."""
+"""``mlflow-ngraph local cache``: list or shrink the engine cache of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Row:
-    """An engine with what the file system says about it."""
+    """An engine with its last use and size in the file system."""
 
     engine: Manifest
     unused_s: float
@@ -98,7 +98,7 @@ def _rows(store: EngineStore) -> list[_Row]:
 
 
 def _superfluous(rows: list[_Row], age: float | None, size: float | None) -> list[_Row]:
-    """What has to go, so that nothing is older than ``age`` and all that stays takes at most ``size``."""
+    """Entries to remove, so that none is older than ``age`` and the others take at most ``size``."""
     total = sum(row.engine.size_bytes for row in rows)
     superfluous = []
     for row in rows:

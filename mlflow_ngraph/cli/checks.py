@@ -1,4 +1,4 @@
-"""The checks of ``mlflow-ngraph doctor``: each looks at one thing and changes nothing."""
+"""Checks of ``mlflow-ngraph doctor``: Python, compilers, devices, disk, tracking server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph import torchvision_hook
 from mlflow_ngraph.addresses import HIDDEN, shown
 from mlflow_ngraph.cli import machine_checks
-from mlflow_ngraph.cli.check_result import CheckResult, Status
+from mlflow_ngraph.cli.machine_checks import CheckResult, Status
 from mlflow_ngraph.devices import probes, processors
 from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.tracking.connection import AMBIGUOUS, proxied
@@ -177,7 +177,7 @@ def _tracking() -> Iterator[CheckResult]:
 
 
 def server_problem(uri: str) -> str:
-    """Why a tracking server does not answer, or empty text."""
+    """Reason why a tracking server does not answer; empty if it does."""
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5):  # noqa: S310 - the caller saw http(s)
             return ""

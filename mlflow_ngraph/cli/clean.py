@@ -1,4 +1,4 @@
-"""``mlflow-ngraph local clean``: what this machine keeps, and what of it goes."""
+"""``mlflow-ngraph local clean``: remove studies, logs and engines that are no longer needed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _named(kept: Iterable[StoredItem], names: Sequence[str]) -> list[StoredItem]
 
 
 def _removed(chosen: Iterable[StoredItem]) -> dict[tuple[str, str], str]:
-    """Remove them one after the other; what could not be removed, and why."""
+    """Remove them one by one; returns the failures with their reasons."""
     from mlflow_ngraph.execute import disk_inventory
 
     problems: dict[tuple[str, str], str] = {}
@@ -98,7 +98,7 @@ def _removed(chosen: Iterable[StoredItem]) -> dict[tuple[str, str], str]:
 
 
 def _state(item: StoredItem, named: Sequence[str], problems: Mapping[tuple[str, str], str]) -> str:
-    """Why something stays, or empty."""
+    """Reason why something stays; empty if it goes."""
     stays = "" if item.name in named else item.stays
     return problems.get((item.what, item.name), stays)
 

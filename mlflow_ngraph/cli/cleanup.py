@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study cleanup``: runs that are RUNNING although their process has died."""
+"""``mlflow-ngraph study cleanup``: end RUNNING runs whose process has died."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def cleanup(
 
 
 def _is_gone(studies: Path, study_id: str) -> bool | None:
-    """Whether nobody is at work on a study of this machine; None where it is not one."""
+    """True if no process works on a study of this machine; None where it is not one."""
     from mlflow_ngraph.execute import journal
 
     directory = studies / study_id

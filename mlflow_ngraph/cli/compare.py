@@ -86,7 +86,7 @@ def compare(
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """What is compared: everything that the answer depends on besides the results."""
+    """Options of a comparison: everything that the answer depends on besides the results."""
 
     rows: list[str]
     columns: list[str]
@@ -152,7 +152,7 @@ def _write(pivot: Pivot, form: str, target: str | None, intervals: bool) -> None
 
 
 class _writing:  # noqa: N801 - reads as a statement
-    """What fails to be written is one line."""
+    """Report errors of writing in one line."""
 
     def __init__(self, target: str) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""A comparison as a person or a program reads it: table, Markdown, CSV, JSON, LaTeX."""
+"""Renderers of a comparison: table, Markdown, CSV, JSON, LaTeX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BEST, TIED = "*", "≈"
 _GAP = 2
 _NAMED = ("label", "workload", "device", "compiler_label", "precision", "mode")
-"""Columns whose values need no name beside them."""
+"""Columns whose values need no name."""
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≈": r"$\approx$",
@@ -51,7 +51,7 @@ def text(pivot: Pivot, form: str, intervals: bool) -> str:
 
 
 def long(pivot: Pivot) -> pd.DataFrame:
-    """One row a number, with its interval, its verdict and what else is told about it."""
+    """One row a number, with its interval, verdict and remarks."""
     import pandas as pd
 
     about = {name: pivot.attrs[name] for name in ("metric", "unit", "baseline", "relative_to")}
@@ -62,7 +62,6 @@ def long(pivot: Pivot) -> pd.DataFrame:
 
 
 def _notes(pivot: Pivot) -> Iterator[str]:
-    """What a reader has to know about the whole table."""
     attrs = pivot.attrs
     unit = "" if attrs["unit"] == "1" else f" in {attrs['unit']}"
     relative = f" relative to {attrs['relative_to']}" if attrs["relative_to"] else ""
@@ -91,7 +90,7 @@ def _notes(pivot: Pivot) -> Iterator[str]:
 
 
 def _narrow(sheet: Sheet, spanned: int, width: int) -> Iterator[Sheet]:
-    """Tables of the columns that fit beside each other, each time after those that name the rows."""
+    """Tables of the columns that fit the width, each with those that name the rows."""
     for places in _blocks(sheet, spanned, width):
         columns = [sheet.columns[place] for place in places]
         yield replace(sheet, columns=columns, rows=[[row[place] for place in places] for row in sheet.rows])
@@ -112,12 +111,12 @@ def _blocks(sheet: Sheet, spanned: int, width: int) -> Iterator[list[int]]:
 
 
 def _heads(pivot: Pivot) -> list[str]:
-    """One line of names: of what names the rows, then of the columns."""
+    """One line of names: of the rows' columns, then of the others."""
     return [*pivot.rows, *(" ".join(key) for key in pivot.column_keys)]
 
 
 def _sheet(pivot: Pivot, intervals: bool) -> Sheet:
-    """The numbers as text, each with what makes it different: its precision, its verdict, nodes that fell back."""
+    """Numbers as text, each with its remarks: precision, verdict, nodes that fell back."""
     several, named = len(_precisions(pivot)) > 1, len(pivot.rows)
     cells = pivot.cells(lambda number: _text(number, several, intervals), "")
     # Notes behind a number go on in the next line where there is little room.
@@ -146,12 +145,11 @@ def _interval(number: dict[str, Any]) -> str:
 
 
 def _precisions(pivot: Pivot) -> set[str]:
-    """The precisions that the shown cells computed in."""
     return {number["precision_in_force"] for number in pivot.attrs["values"] if number["precision_in_force"]}
 
 
 def _csv(pivot: Pivot) -> str:
-    """The numbers alone, with all their digits."""
+    """Numbers alone, in full precision."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(map(csv_cell, _heads(pivot)))
@@ -185,7 +183,7 @@ def _line(cells: Any) -> str:
 
 
 def _runs(titles: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Equal titles beside each other, and how many they are."""
+    """Runs of equal titles, with their lengths."""
     count = 0
     for place, title in enumerate(titles):
         count += 1

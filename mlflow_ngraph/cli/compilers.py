@@ -1,4 +1,4 @@
-"""``mlflow-ngraph info compilers``: what is there, what can run here, and which flags each has."""
+"""``mlflow-ngraph info compilers``: installed compilers, their availability and flags."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
 
 
 def _runs(row: dict[str, Any]) -> Cell:
-    """Whether a compiler can run here; if not, what it lacks and how to get it."""
+    """Availability of a compiler here; if it is missing, what it lacks and how to get it."""
     if row["available"]:
         return Cell("yes", tone="good")
     return Cell("no", note="; ".join(filter(None, (row["reason"], row["hint"]))), tone="bad")

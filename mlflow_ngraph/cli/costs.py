@@ -1,4 +1,4 @@
-"""What choosing something else than the best costs, in the words that people use for it."""
+"""Costs of choosing another engine than the best, in everyday words."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from mlflow_ngraph.text import decimals, rounded
 
 _TWICE = 2.0
-"""From this factor on it is said how many times, below it how many percent."""
+"""Factors below this one are shown in percent."""
 _SPEEDS = ("throughput", "speedup", "latency")
-"""How the names of metrics begin whose better figures are faster."""
+"""Prefixes of metrics whose better figures are faster."""
 
 
 def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
@@ -20,7 +20,7 @@ def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
     Parameters
     ----------
     row : Any
-        Of a recommendation, with ``loss`` and its interval; ``told`` are its ``attrs``.
+        A row of a recommendation, with ``loss`` and its interval; ``told`` are its ``attrs``.
     """
     # Performance of a fleet is relative to the best one, of which more is better.
     lower = told["better"] == "lower" and not told["fleet"]
@@ -39,14 +39,14 @@ def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
 
 
 def _factor(loss: float, *, lower: bool) -> float:
-    """How many times the best is better."""
+    """Ratio of the best to the other."""
     if lower:
         return 1 + loss
     return 1 / (1 - loss) if loss < 1 else math.inf
 
 
 def _words(attrs: Mapping[Any, Any]) -> tuple[str, str]:
-    """Worse and better."""
+    """Words for worse and better."""
     if attrs["fleet"]:
         return "worse", "better"
     if str(attrs["metric"]).startswith(_SPEEDS):

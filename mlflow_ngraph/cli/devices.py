@@ -1,4 +1,4 @@
-"""``mlflow-ngraph info devices``: the profiles, which of them this machine is, and its fingerprint."""
+"""``mlflow-ngraph info devices``: device profiles, and the fingerprint of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results diff``: what differs between two runs."""
+"""``mlflow-ngraph results diff``: differences between two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph doctor``: is this machine fit to measure, and what would make it fitter."""
+"""``mlflow-ngraph doctor``: check this machine's fitness for measuring."""
 
 from __future__ import annotations
 

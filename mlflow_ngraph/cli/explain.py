@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results explain``: what compilers made of a model."""
+"""``mlflow-ngraph results explain``: operators, partitions and fusions of compiled models."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from mlflow_ngraph.text import counted
 def export(
     studies: tuple[str, ...], target: Path | None, sign: Path | None, force: bool, home: Path | None, as_json: bool
 ) -> int:
-    """Write studies into one file, which 'mlflow-ngraph study import' takes anywhere.
+    """Write studies into one file for 'mlflow-ngraph study import'.
 
     STUDY is the name of a study, of which the latest is taken (NAME~1 the one before), its id, that of its run, or its
     directory. The file has its journal, engines,

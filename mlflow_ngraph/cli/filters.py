@@ -1,4 +1,4 @@
-"""The options by which every verb that reads results says which ones it means."""
+"""Filters of recorded results, shared by all verbs that read them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOTHING = "nothing is recorded there yet: run 'mlflow-ngraph benchmark' or 'mlfl
 
 
 class FilterOption(click.Option):
-    """An option that says which results are meant."""
+    """An option that filters results."""
 
 
 class FilteredCommand(click.Command):
@@ -63,14 +63,14 @@ class FilteredCommand(click.Command):
 
 
 def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Mapping[str, str] | None = None) -> F:
-    """The filters; what they hold arrives by name, for `Asked`.
+    """The filters; their values arrive by name, for `Asked`.
 
     Parameters
     ----------
     also : Mapping[str, str] | None
         Second spellings, by the name of the option.
     lines : Mapping[str, str] | None
-        What help says instead, by the name of the option.
+        Other help lines, by the name of the option.
     """
     for name, metavar, line in reversed(_OPTIONS):
         several = metavar != "TIME"
@@ -84,7 +84,7 @@ def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Map
 
 
 class Asked:
-    """What the options say.
+    """Values of the options.
 
     Parameters
     ----------
@@ -108,17 +108,17 @@ class Asked:
 
     @property
     def uris(self) -> list[str] | None:
-        """Where to read; None: where MLflow is configured to."""
+        """Sources of results; None: as MLflow is configured."""
         return self._uris
 
     @property
     def experiments(self) -> list[str] | None:
-        """Names; None: all of them."""
+        """Names of experiments; None: all."""
         return self._experiments
 
     @property
     def cache(self) -> bool:
-        """Whether tables that this machine keeps may be used."""
+        """True where tables that this machine keeps may be used."""
         return self._cache
 
     def scope(self) -> list[str]:
@@ -184,7 +184,7 @@ class Asked:
         columns : Collection[str] | None
             Read only these, if all of them are documented ones.
         found : FoundRuns | None
-            What `find` found, where it has been asked already; then it is the caller who has to `tell` its notes.
+            Result of an earlier `find`; the caller then has to `tell` its notes.
 
         Raises
         ------
@@ -230,13 +230,13 @@ class Asked:
 
 
 def tell(found: FoundRuns) -> None:
-    """What a reader of results should know, on standard error."""
+    """Print notes for readers of results on standard error."""
     for note in found.notes:
         output.tell(f"note: {harmless(note)}")
 
 
 def _reading(what: str, uris: Collection[str]) -> AbstractContextManager[None]:
-    """Who waits is told from where something is read; in a log that is worth a line where others have a say in how long."""
+    """Show the source of results while they are read; in a log only where others decide how long it takes."""
     from mlflow_ngraph.tracking import connection
 
     return waiting(f"{what}, from {', '.join(map(shown, uris))}", logged=any(map(connection.is_server, uris)))
@@ -255,7 +255,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 
 def bound_options(*names: str) -> Callable[[F], F]:
-    """Options for some of `objectives.BOUNDS`, in this order."""
+    """Options for these of `objectives.BOUNDS`."""
 
     def add(command: F) -> F:
         for name in reversed(names):

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results findings``: what recorded results say, in words."""
+"""``mlflow-ngraph results findings``: conclusions from recorded results, in words."""
 
 from __future__ import annotations
 

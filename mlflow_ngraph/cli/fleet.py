@@ -1,4 +1,4 @@
-"""``mlflow-ngraph fleet``: the machines of a lab, and the studies that run on several of them."""
+"""``mlflow-ngraph fleet``: verbs for the machines of a lab, and for studies on several of them."""
 
 from __future__ import annotations
 

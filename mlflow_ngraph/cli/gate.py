@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results gate``: fail when a candidate is slower than its baseline may become."""
+"""``mlflow-ngraph results gate``: fail when a candidate is slower than its baseline by more than a margin."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _history(read: Callable[[], pd.DataFrame]) -> pd.DataFrame | None:
 
 
 def _chosen(side: Side, selection: Selection) -> Side:
-    """What the filters let through of a side."""
+    """Rows of a side that pass the filters."""
     from mlflow_ngraph.analysis.selection import FILTERED
 
     needed = {name: columns for name, columns in FILTERED.items() if getattr(selection, name)}

@@ -1,4 +1,4 @@
-"""The judgement of a gate: table, Markdown for a pull request, JUnit XML, JSON."""
+"""Renderers of a gate's judgement: table, Markdown for a pull request, JUnit XML, JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SHOWN = 40
-"""Rows of a summary: more does nobody read, and platforms cut comments."""
+"""Rows of a summary: nobody reads more, and platforms cut comments."""
 _COLUMNS = (
     *("outcome", "device", "workload", "compiler", "precision", number("batch"), "metric", number("baseline")),
     *(number("candidate"), number("change"), Column("95 % interval", spare=1), prose("reason")),
@@ -25,14 +25,14 @@ _SIGNS = {"passed": "✅", "failed": "❌", "could not tell": "❔"}
 
 
 def show(table: pd.DataFrame) -> None:
-    """Print the judgement: what failed, and how the others changed."""
+    """Print the judgement: failures first, then changes of the others."""
     verdict = Cell(_verdict(table), tone=_TONES[table.attrs["outcome"]])
     apart = [Cell(line, tone="bad") for line in _apart(table)]
     tables.show(output.console(), *apart, _sheet(table, [*faint(_notes(table)), verdict]))
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """The judgement for a pull request, what failed first."""
+    """The judgement for a pull request, failures first."""
     head = f"### {_SIGNS[table.attrs['outcome']]} {escaped(_verdict(table))}"
     sheet = first(_sheet(table, _notes(table)), _SHOWN, f"are {_outcomes(table.iloc[_SHOWN:])}")
     return f"{head}\n\n{of_sheet(*_apart(table), sheet)}\n"
@@ -43,7 +43,7 @@ def _sheet(table: pd.DataFrame, notes: Iterable[str | Cell]) -> Sheet:
 
 
 def json(table: pd.DataFrame) -> str:
-    """The judgement for programs."""
+    """The judgement as JSON."""
     return output.json_text({**table.attrs, "cells": json_records(table)})
 
 
@@ -128,5 +128,5 @@ def _cells(row: pd.Series[Any]) -> list[str]:
 
 
 def _legal(text: str) -> str:
-    """Text without what XML has no place for."""
+    """Text without the characters that XML forbids."""
     return "".join(letter for letter in text if letter in "\t\n\r" or ord(letter) >= 0x20)

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study import``: studies out of files that ``mlflow-ngraph study export`` wrote."""
+"""``mlflow-ngraph study import``: import studies from files of ``mlflow-ngraph study export``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def import_studies(
     home: Path | None,
     as_json: bool,
 ) -> int:
-    """Bring the studies of archives here and record them on a tracking server.
+    """Import studies from archives, and record them on a tracking server.
 
     All of a FILE is checked before anything is written. Importing again changes nothing.
     """

@@ -1,4 +1,4 @@
-"""Verbs whose answer depends on nothing but what is asked and a database on this machine: it is printed again as it was.
+"""Cache of printed answers that depend only on the options and a database on this machine.
 
 The database is not even opened then: an answer is kept under the state of its file, and whoever writes into it changes that.
 """
@@ -43,7 +43,7 @@ class KeptCommand(FilteredCommand):
 
 
 def _name(ctx: click.Context) -> str | None:
-    """What the answer is kept under; None where it cannot be, for its results are not in files that tell their state."""
+    """Key of an answer; None where its results are not in files that tell their state."""
     from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.tracking import connection, sqlite_file
 
@@ -63,7 +63,7 @@ def _name(ctx: click.Context) -> str | None:
 
 @contextmanager
 def _copied() -> Iterator[list[tuple[str, str]]]:
-    """What is printed meanwhile, and on which stream."""
+    """Record of the printed text, each piece with its stream."""
     printed: list[tuple[str, str]] = []
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 Verbs: TypeAlias = Mapping[str, "tuple[str | Verbs, str]"]
-"""By name, the place of the command and the line that help shows; an empty line hides the verb. A place is
+"""Places and help lines of commands, by name; an empty line hides the verb. A place is
 ``package.module:attribute``, the distribution of this project that brings the verb as an entry point, or the verbs of a
 group."""
 
@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def _paths(self) -> Iterator[str]:
-        """How the verbs here and in the groups below are typed."""
+        """Names of the verbs here and in the groups below, as typed."""
         for name, (place, line) in self._verbs.items():
             if line:
                 yield name

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine list``: the engines that tracking servers have."""
+"""``mlflow-ngraph engine list``: engines on tracking servers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
 
 
 def document(engine: ListedEngine, misfit: str | None) -> dict[str, Any]:
-    """An engine for programs."""
+    """An engine as JSON."""
     from mlflow_ngraph.addresses import shown
 
     best = engine.best
@@ -110,6 +110,5 @@ def _throughput(best: dict[str, Any]) -> str:
 
 
 def _order(engine: ListedEngine) -> tuple[str, str, float]:
-    """By workload and device, the fastest first."""
     best = engine.best
     return str(best["label"]), str(best["device"]), -(plain(best.get("throughput")) or 0.0)

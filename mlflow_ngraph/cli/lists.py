@@ -1,4 +1,4 @@
-"""Options whose text is a list or a number. Imports nothing: verbs that only read results start with it."""
+"""Parsers of option values: lists, whole numbers, quantities with units."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mlflow_ngraph.errors import StudyError, UsageError
 
 SECONDS = {"": 86400.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-"""By the units of an age; days without one."""
+"""Seconds of the units of an age; days without one."""
 BYTES = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 
 

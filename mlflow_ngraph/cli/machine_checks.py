@@ -1,4 +1,4 @@
-"""What ``mlflow-ngraph doctor`` says about the state of the machine: who measures on it, what makes its numbers unsteady,
+"""Checks of the machine for ``mlflow-ngraph doctor``: who measures on it, what makes its numbers unsteady,
 and which sensors would tell. Nothing is changed; every remedy is for a person to carry out.
 """
 
@@ -6,22 +6,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
-from mlflow_ngraph.cli.check_result import CheckResult
 from mlflow_ngraph.devices import probes, processors, sensor_files
 from mlflow_ngraph.devices.nvml import PACKAGE, Nvml
 from mlflow_ngraph.devices.sensors import ENERGY, POWER, Change, Reading, Sensors
 from mlflow_ngraph.execute import machine_lock
 from mlflow_ngraph.measure.stability import THROTTLED_SHARE
 
+Status = Literal["ok", "warning", "problem"]
 _MB = 2**20
 _SWAP_MB = 64
-"""What a machine moves out once and never misses."""
+"""Swapped memory that a machine does not miss."""
 _HIDDEN = "not shown by the kernel (usual in a virtual machine)"
 _NO_METER = "no meter that the kernel shows (usual in a virtual machine)"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Result of a check."""
+
+    check: str
+    status: Status
+    found: str
+    remedy: str = ""
+    """Empty where none is needed."""
 
 
 def _holder() -> Iterator[CheckResult]:
@@ -89,7 +102,7 @@ def _sensors(root: Path = Path("/")) -> Iterator[CheckResult]:
 
 
 def _throttling(start: Reading, change: Change) -> CheckResult:
-    """Whether a quota holds this process back, and what else that does so is counted."""
+    """Check for a CPU quota on this process, and for its effects."""
     quota, periods = change.values.get("quota_processors"), start.counters.get("quota_periods", 0.0)
     times = start.counters.get("quota_throttled", 0.0)
     if quota is not None and times > THROTTLED_SHARE * periods:
@@ -102,7 +115,7 @@ def _throttling(start: Reading, change: Change) -> CheckResult:
 
 
 def _energy(known: list[str], unreadable: list[Path]) -> CheckResult:
-    """Which meters count into the energy of an inference."""
+    """Check which meters count into the energy of an inference."""
     if not unreadable:
         return CheckResult("energy", "ok", f"of {', '.join(known)}" if known else _NO_METER)
     which = f"of {', '.join(known)}; " if known else ""

@@ -47,11 +47,6 @@ def lacking(compilers: list[str]) -> dict[str, str]:
 def dispatch(profile: DeviceProfile, parameters: Mapping[str, str]) -> None:
     """Run the device's sub-project in its own environment, as the MLflow run that this process belongs to.
 
-    Parameters
-    ----------
-    parameters : Mapping[str, str]
-        Of the sub-project's entry point.
-
     Raises
     ------
     UsageError
@@ -117,7 +112,7 @@ def die_with_parent() -> None:
 
 
 def _manager_of_run(run_id: str | None) -> str:
-    """What MLflow noted on the run as the manager of its environment; it notes nothing for ``local``."""
+    """Environment manager that MLflow noted on the run; it notes none for ``local``."""
     if run_id is None:
         return ""
     from mlflow import MlflowClient

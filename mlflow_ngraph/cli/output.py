@@ -1,4 +1,4 @@
-"""What verbs share when they print: a console, numbers in words, JSON."""
+"""Console and JSON of all verbs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from mlflow_ngraph.text import CONTROLS, duration, harmless
 F = TypeVar("F", bound=Callable[..., Any])
 
 WIDTH = 100
-"""Columns of what is written where no window tells its width: into a file, a pipe, or the log of a CI."""
+"""Width of text in columns where no window sets it: in a file, a pipe, or a CI log."""
 _COMMAND = re.compile(
     r"(?:^|(?<=: ))(?:\$ )?(?:cd \S.*? && )?(?:mlflow-ngraph \S|mlflow (?:artifacts|ui|server) |env [A-Z_]+=)"
 )
-"""Where a command begins that goes on to the end of its line."""
+"""Start of a command that goes on to the end of its line."""
 _ARGUMENT = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 _INDENT = "  "
 _UNSEEN = re.compile(rf"(?!\n){CONTROLS.pattern}")
@@ -61,7 +61,7 @@ class PlainConsole(Console):
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints, but for what a terminal would obey, for blanks at the ends of lines, and for their width."""
+        """Print as rich does, without escapes for a terminal, blanks at the ends of lines, and limits of width."""
         super().print(*map(self._shown, objects), **options)
 
     def _shown(self, shown: Any) -> Any:
@@ -111,12 +111,8 @@ def broken(text: str, width: int, hanging: str | None = None) -> str:
 
     Parameters
     ----------
-    text : str
-        One line or several.
-    width : int
-        Columns.
     hanging : str | None
-        What lines begin with that go on with another; two blanks more than that one, when left out.
+        Indentation of continued lines; two blanks more than the line, when left out.
     """
     return "\n".join(part for line in text.split("\n") for part in _parts(line, width, hanging))
 
@@ -155,7 +151,7 @@ def _continued(command: str, width: int, indent: str) -> Iterator[str]:
 
 
 def _disarmed(shown: Text) -> Text:
-    """Text without control characters; line breaks stay, for what is one line is made so where it is read."""
+    """Text without control characters; line breaks stay."""
     shown = shown.copy()
     shown.plain = "\n".join(map(harmless, shown.plain.split("\n")))
     return shown
@@ -165,11 +161,11 @@ def print_json(value: Any) -> None:
     """Print one JSON document. Infinite numbers and NaN, which JSON lacks, become null."""
     text = json_text(value)
     # Where standard output takes less than Unicode, JSON has a spelling for the rest.
-    click.echo(text if streams.takes(text) else json.dumps(json.loads(text), indent=2) + "\n", nl=False)
+    click.echo(text if streams.can_encode(text) else json.dumps(json.loads(text), indent=2) + "\n", nl=False)
 
 
 def json_text(value: Any) -> str:
-    """One JSON document, as `print_json` prints it; what a terminal would obey is escaped, as JSON has it."""
+    """One JSON document, as `print_json` prints it; control characters of terminals are escaped."""
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n"
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: cells done, what is being compiled or measured, elapsed and remaining time.
+"""Progress of a study: cells done, what is being compiled or measured, elapsed and remaining time.
 
 The display changes only when an event arrives. There is no refresh in the background: a busy parent would slow what
 its children measure.
@@ -19,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 from mlflow_ngraph.cli.output import WIDTH, broken
-from mlflow_ngraph.cli.remaining_time import TimeToGo
 from mlflow_ngraph.execute import expected_time
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.text import duration
@@ -40,12 +39,46 @@ _TOLD = (
 )
 """Events that leave a line behind on a terminal."""
 _COLUMN = 14
-"""Where lines begin behind the time."""
+"""Column in which lines begin behind the time."""
+Part = tuple[str, str]
+"""``prepare`` and a workload, ``build`` and a lane, or a lane and a batch size."""
+_PACE_BOUNDS = (0.3, 4.0)
+"""Bounds of the pace: one odd part does not make the rest absurd."""
+_TRUSTED = 0.1
+"""The share of a study that has to be done until its own pace weighs as much as the estimate made before it."""
+
+
+@dataclass
+class TimeToGo:
+    """The parts of a session that are done, by their estimated seconds."""
+
+    expected_s: float
+    """Estimated seconds of the whole session."""
+    _done: dict[Part, float] = field(default_factory=dict)
+    _under_way: Mapping[Part, float] = field(default_factory=dict)
+    _pace: float = 1.0
+
+    def measuring(self, parts: Mapping[Part, float]) -> None:
+        """Some cells share a round: when the first of them ends, most of the time of the others is spent, too."""
+        self._under_way = parts
+
+    def finished(self, part: Part, estimated_s: float, elapsed_s: float) -> None:
+        """A part is done, so many seconds after the session began; one that was done before counts once."""
+        self._done.setdefault(part, estimated_s)
+        spent_on = sum({**self._under_way, **self._done}.values())
+        prior = _TRUSTED * self.expected_s
+        low, high = _PACE_BOUNDS
+        if spent_on + prior > 0:
+            self._pace = min(high, max(low, (elapsed_s + prior) / (spent_on + prior)))
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.expected_s - sum(self._done.values())) * self._pace
 
 
 @dataclass(frozen=True)
 class ShownLane:
-    """What the display needs to know of a lane."""
+    """Facts of a lane for the display."""
 
     label: str
     compiler: str
@@ -57,7 +90,7 @@ class ShownLane:
 
 @dataclass
 class State:
-    """How far the study is, by its events."""
+    """Progress of a study, from its events."""
 
     lanes: Mapping[str, ShownLane]
     cells: int
@@ -68,16 +101,16 @@ class State:
     started: float = field(init=False)
     _activity: str = "starting"
     _labels: dict[str, str] = field(default_factory=dict)
-    """Of workloads."""
+    """Labels of workloads."""
     _beside: dict[str, str] = field(default_factory=dict)
-    """What is being prepared, compiled or verified, by workload or lane."""
+    """Names of what is being prepared, compiled or verified, by workload or lane."""
     _place: str = ""
     """The workload and batch sizes of the last round."""
     _before: int = 0
     """Cells that earlier sessions finished."""
     _finished: set[str] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
-    """What was said of cells."""
+    """Remarks on cells that were shown before."""
     _to_go: TimeToGo = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,14 +119,13 @@ class State:
 
     @property
     def _expected_s(self) -> float:
-        """Estimated seconds of the whole study."""
         mean = sum(lane.cell_seconds for lane in self.lanes.values()) / max(1, len(self.lanes))
         engines = sum(lane.building_seconds for lane in self.lanes.values())
         return sum(self.preparing.values()) + engines + mean * self.cells
 
     @classmethod
     def of(cls, plan: StudyPlan) -> State:
-        """The state before a plan begins."""
+        """State before a plan begins."""
         lanes, preparing = {}, {}
         for workload in plan.workloads:
             preparing[str(workload.ref)] = expected_time.preparing(plan, workload).seconds
@@ -108,22 +140,19 @@ class State:
 
     @property
     def activity(self) -> str:
-        """What is being done now, several things where they are done at the same time."""
+        """Current activity, or several."""
         return "; ".join(self._beside.values()) or self._activity
 
     @property
     def done(self) -> int:
-        """Cells with a verdict."""
         return min(self.cells, self._before + len(self._finished))
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this session began."""
         return self.clock() - self.started
 
     @property
     def remaining_s(self) -> float:
-        """Seconds still to go."""
         return 0.0 if self.done >= self.cells else self._to_go.seconds
 
     def update(self, event: Mapping[str, Any]) -> str | None:
@@ -267,7 +296,7 @@ class State:
         return f"[{self.done}/{self.cells}] {cell}"
 
     def _once(self, said: str | None, again: str, of: str = "") -> str | None:
-        """What is to be said of a cell; a word for it where it was said before, or anything of this kind was."""
+        """Remark on a cell; shortened where it, or one of its kind, was shown before."""
         if not said or (of or said) not in self._said:
             self._said.add((of or said) if said else "")
             return said
@@ -300,7 +329,7 @@ class Progress:
             self._live.stop()
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Show what an event changes."""
+        """Update the display after an event."""
         line = self._state.update(event)
         if self._live is None:
             if line is not None:

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine promote``: the better engine becomes the champion of its device."""
+"""``mlflow-ngraph engine promote``: make the better engine the champion of its device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def promote(
 
 
 def document(found: Promotion) -> dict[str, Any]:
-    """The same for programs."""
+    """The result as JSON."""
     comparison = found.comparison
     return {
         "state": found.state,

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine prune``: engines that nobody needs any more leave the tracking server."""
+"""``mlflow-ngraph engine prune``: delete superseded engines from the tracking server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine pull``: a measured engine from a tracking server to this machine."""
+"""``mlflow-ngraph engine pull``: download a measured engine from a tracking server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.analysis.selection import Selection
     from mlflow_ngraph.release.best import BestEngine
     from mlflow_ngraph.release.pulling import Pulled
-    from mlflow_ngraph.tracking.sources import Wanted
+    from mlflow_ngraph.tracking.sources import EngineFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ _BOUNDS = ("max_latency_ms", "max_cpu_percent", "max_memory_mb", "max_size_mb", 
 
 
 def _question_options(command: F) -> F:
-    """The filters of every verb, in the words of this one, and the bounds."""
+    """Filters of all verbs with help for this one, and the bounds."""
     filtered = filter_options(
         command,
         also={"workloads": "--workload", "devices": "--device"},
@@ -77,7 +77,7 @@ def pull(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Bring a measured engine here, prove that it is whole and works, and give it its place.
+    """Download a measured engine, verify its files and its outputs, and put it into its place.
 
     SOURCE is models:/NAME@ALIAS, models:/NAME/VERSION, models:/MODEL_ID, or the id of a study or lane run, whose engines
     --workloads, --compilers, --precision and --batch-sizes choose from. Without SOURCE it is the best measured engine
@@ -131,7 +131,7 @@ def _ask(given: dict[str, Any], objective: str | None, limits: list[Limit], trus
 
 
 def _ranking(asked: Asked, selection: Selection, question: EngineQuestion, runs: FoundRuns) -> Ranking:
-    """The engines that may be meant, best first: as this machine has kept it, or a new one."""
+    """Answer with the best engines: cached on this machine, or a new one."""
     from mlflow_ngraph.analysis import answer_cache
     from mlflow_ngraph.analysis.ranking import Ranking
 
@@ -160,9 +160,9 @@ def _pull(source: str | None, answer: BestEngine | None, given: dict[str, Any], 
         return pull_engine(source, tracking_uri=uri, wanted=wanted, progress=progress, **how)
 
 
-def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, Wanted]:
-    """The server, and which engine of a run is meant."""
-    from mlflow_ngraph.tracking.sources import Wanted
+def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, EngineFilter]:
+    """The server, and the filter of a run's engines."""
+    from mlflow_ngraph.tracking.sources import EngineFilter
 
     given = {**given, "devices": [name for name in items(given["devices"]) if name != HERE]}
     unfit = [name for name, value in given.items() if value and name not in (*_OF_RUN, "tracking_uri", "no_cache")]
@@ -173,12 +173,12 @@ def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, Wanted]:
     selection = asked.selection()
     if asked.uris and len(asked.uris) > 1:
         raise UsageError(f"--tracking-uri: {source} is on one server: name that one")
-    wanted = Wanted(selection.workloads, selection.compilers, selection.precisions, selection.batch_sizes)
+    wanted = EngineFilter(selection.workloads, selection.compilers, selection.precisions, selection.batch_sizes)
     return (asked.uris[0] if asked.uris else None), wanted
 
 
 def _show(pulled: Pulled) -> None:
-    """Where it is, and what was checked."""
+    """Show the directory of an engine, and the checks that it passed."""
     from mlflow_ngraph.cli.verify import show_checks
 
     console = output.console()

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph recommend``: what to run on which device, what is as good, and what everything else costs."""
+"""``mlflow-ngraph recommend``: the best engines for each model and device, equals, and the cost of the others."""
 
 from __future__ import annotations
 
@@ -214,20 +214,19 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _without_interval(table: pd.DataFrame) -> Iterator[str]:
-    """Why some figures have no interval beside others that have one."""
+    """Note on figures that have no interval beside others that have one."""
     if table["ci_low"].isna().any() and table["ci_low"].notna().any():
         yield f"a figure may have {NO_INTERVAL}"
 
 
 def _without_engine(table: pd.DataFrame) -> Iterator[str]:
-    """Whose engines somebody has deleted."""
     labels = table.loc[table["best"] & table["model_id"].notna() & (table["pull"] == ""), "label"]
     if len(labels):
         yield f"the engine of {', '.join(dict.fromkeys(labels))} is deleted: measuring it again builds another"
 
 
 def _between(table: pd.DataFrame) -> Iterator[str]:
-    """What another study would change, as far as earlier ones have shown it."""
+    """Note on the variance between studies, where earlier ones have shown it."""
     if bool(table["may_lead"].any()):
         yield "° is behind in these rounds, and may lead when it is measured again:"
     for known in table.attrs["between_studies"]:
@@ -239,7 +238,7 @@ def _between(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _nothing(table: pd.DataFrame) -> str:
-    """Where no cell can be an answer, and why."""
+    """Groups without any answer, each with the reason."""
     reasons = "; ".join(
         f"{pair['label']} on {pair['device']} ({', '.join(f'{count} {reason}' for reason, count in pair['refused'].items())})"
         for pair in table.attrs["nothing"]

@@ -1,4 +1,4 @@
-"""From options, which are text, to a validated study."""
+"""Validated study from the text of options."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def overrides(
 
 
 def _arrivals(rates: str | None, max_p99_ms: str | None) -> dict[str, Any]:
-    """The keys of ``arrivals`` that the options replace."""
+    """Keys of ``arrivals`` that the options replace."""
     replacements: dict[str, Any] = {}
     if rates:
         replacements["rates"] = rates if rates == "auto" else [_decimal("arrivals", text) for text in items(rates)]

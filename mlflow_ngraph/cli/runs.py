@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study runs``: the studies that were run on this machine."""
+"""``mlflow-ngraph study runs``: studies that were run on this machine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _row(study: Begun) -> dict[str, Any]:
 
 
 def _state(directory: Path) -> tuple[str, str]:
-    """How far a study came, and the run by which a tracking server has all of it."""
+    """Progress of a study, and the run by which a tracking server has all of it."""
     from mlflow_ngraph.execute import journal, study_directories
 
     if run_id := study_directories.recorded_as(directory):

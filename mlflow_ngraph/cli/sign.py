@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine sign``: say with a key that an engine is one's own."""
+"""``mlflow-ngraph engine sign``: sign an engine with a private key."""
 
 from __future__ import annotations
 

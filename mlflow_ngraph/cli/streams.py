@@ -1,4 +1,4 @@
-"""Standard streams as they are given to a program: closed, without Unicode, or with nobody at the other end."""
+"""Standard streams that may be closed, without Unicode, or without a reader."""
 
 from __future__ import annotations
 
@@ -12,22 +12,13 @@ from typing import Any, TextIO
 
 
 class Copying:
-    """A stream that remembers what goes through it.
-
-    Parameters
-    ----------
-    stream : TextIO
-        Where everything goes.
-    copy : Callable[[str], None]
-        Told of every text.
-    """
+    """A stream that records all text that passes."""
 
     def __init__(self, stream: TextIO, copy: Callable[[str], None]) -> None:
         self.stream = stream
         self._copy = copy
 
     def write(self, text: str) -> int:
-        """Pass a text on."""
         count = self.stream.write(text)
         self._copy(text)
         return count
@@ -37,12 +28,12 @@ class Copying:
 
 
 def beside(stream: TextIO | Copying) -> TextIO:
-    """The stream itself, for words of the moment: they are no part of what is remembered."""
+    """The underlying stream, for text that is not recorded."""
     return stream.stream if isinstance(stream, Copying) else stream
 
 
 def prepare() -> bool:
-    """Make sure that whatever is printed ends nothing: streams are there, and take every character in some spelling.
+    """Make printing safe: open closed streams, and escape characters that they cannot encode.
 
     Returns
     -------
@@ -66,8 +57,8 @@ def prepare() -> bool:
     return closed
 
 
-def takes(text: str) -> bool:
-    """Whether standard output has every character of a text."""
+def can_encode(text: str) -> bool:
+    """Test if standard output can encode a text."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -75,8 +66,8 @@ def takes(text: str) -> bool:
     return True
 
 
-def is_left(stream: TextIO) -> bool:
-    """Whether nobody reads any more what is written to a stream."""
+def reader_is_gone(stream: TextIO) -> bool:
+    """Test if the reader of a stream is gone."""
     with suppress(OSError, ValueError):
         watched = select.poll()
         watched.register(stream.fileno(), 0)
@@ -85,6 +76,6 @@ def is_left(stream: TextIO) -> bool:
 
 
 def silence(stream: TextIO) -> None:
-    """Let what a stream still holds go nowhere, so that the interpreter does not complain when it flushes at the end."""
+    """Discard the buffer of a stream, so that the interpreter does not complain when it flushes at the end."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study sync``: record what was measured without a tracking server."""
+"""``mlflow-ngraph study sync``: record studies that were measured without a tracking server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlflow_ngraph.text import counted
 from mlflow_ngraph.validation import duration_s
 
 Record = Callable[[Path], dict[str, Any]]
-"""Records the study in a directory, and says where."""
+"""Records the study of a directory; returns its addresses."""
 
 _EVERY_S = 60.0
 _LONGEST_S = 900.0
@@ -76,7 +76,7 @@ def sync(
 
 
 def _list(place: Path, *, as_json: bool) -> int:
-    """What no tracking server has all of, and how to record it."""
+    """List studies that no tracking server has completely, and how to record them."""
     from mlflow_ngraph.execute import study_directories
 
     waiting = [directory.name for directory in study_directories.unrecorded(place)]
@@ -106,7 +106,7 @@ def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | No
 
 
 def _all(place: Path, record: Record) -> tuple[list[dict[str, Any]], list[str]]:
-    """Record what is not, and say what could not be: one study costs the others nothing, a server that is away ends it."""
+    """Record the rest, and report failures: a bad study does not stop the others, an unreachable server does."""
     from mlflow_ngraph.execute import study_directories
 
     rows, problems = [], []
@@ -124,7 +124,7 @@ def _all(place: Path, record: Record) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _watch(place: Path, record: Record, every_s: float) -> NoReturn:
-    """Record what is not, whenever the server is there and nothing is measured here; problems are told when they are new."""
+    """Record the rest whenever the server answers and nothing is measured here; report new problems only."""
     from mlflow_ngraph.execute import machine_lock
 
     told, pause_s = list[str](), every_s

@@ -21,11 +21,11 @@ _STYLES: dict[Tone, str] = {
 _GAP = 2
 _NARROWEST_PROSE = 24
 _FEW_ROWS = 3
-"""So many records are read as easily as a table; of more a table is worth a broken path in a sentence."""
+"""Records that are as easy to read as a table; more are worth a table that breaks paths in sentences."""
 
 
 def show(console: Console, *parts: Part) -> None:
-    """Print tables and lines, with an empty line between a table and what stands beside it."""
+    """Print tables and lines, with an empty line around each table."""
     for place, part in enumerate(parts):
         if place and (isinstance(part, Sheet) or isinstance(parts[place - 1], Sheet)):
             console.print()
@@ -55,7 +55,7 @@ def _line(console: Console, line: Cell) -> None:
 def _table(console: Console, sheet: Sheet) -> None:
     """One table, or where it does not fit one record beneath the other.
 
-    Where columns were left out, a line says which.
+    A line names columns that were left out.
     """
     columns = sheet.heads
     titles = [harmless(column.name) for column in columns]
@@ -101,12 +101,12 @@ def _widths(
     places: Sequence[int],
     breaking: bool,
 ) -> list[int] | None:
-    """How wide the columns are, with titles in one line if there is room for that; None where there is none at all.
+    """Widths of the columns, with titles in one line where that fits; None where the table does not fit.
 
     Parameters
     ----------
     breaking : bool
-        Whether words of sentences may go on in the next line.
+        Let words of sentences go on in the next line.
     """
     room -= _GAP * (len(places) - 1)
     held = [_longest([line for row in texts for line in row[place].plain.splitlines()]) for place in places]
@@ -124,7 +124,7 @@ def _widths(
 
 
 def _spread(widths: list[int], wanted: list[int], room: int) -> list[int]:
-    """What is left of the room goes to the columns that want more; those that want least get all of it."""
+    """Share the spare width among the columns that want more; those that want least get all of it."""
     spread = list(widths)
     wanting = sorted((place for place in range(len(widths)) if wanted[place] > widths[place]), key=wanted.__getitem__)
     for number, place in enumerate(wanting):
@@ -146,7 +146,7 @@ def _records(
 ) -> None:
     """One record beneath the other, a line for everything that a record has.
 
-    Sentences go on in the next line; of what is copied the terminal itself breaks what is too long.
+    Wrap sentences; values to be copied are left to the terminal.
     """
     width = _longest(titles) + _GAP
     for number, row in enumerate(texts):

@@ -1,4 +1,4 @@
-"""What a person sees while files arrive: bytes, speed, and the time that is left. Nothing where nobody watches."""
+"""Progress of a transfer: bytes, speed, and the remaining time; silent without a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlflow_ngraph.cli import output
 
 @contextmanager
 def arriving(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, if that is a terminal; to be told how many bytes are there, and how many there will be."""
+    """Show a progress bar on a terminal; yields a function of the bytes done and the total."""
     console = output.console(stderr=True)
     columns = (
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),

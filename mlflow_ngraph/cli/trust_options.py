@@ -1,4 +1,4 @@
-"""The options about signatures and trust that several verbs have."""
+"""Options for signatures and trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results variance``: where the scatter of a study's figures comes from."""
+"""``mlflow-ngraph results variance``: sources of the scatter of a study's figures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ def _length(best: float) -> str:
 
 
 def _conclusions(table: pd.DataFrame) -> list[str]:
-    """What to measure more of."""
     from mlflow_ngraph.analysis.variance import LEVELS
 
     shares = table[[f"{level}_of_error" for level in LEVELS]].astype(float)

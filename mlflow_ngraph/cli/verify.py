@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine verify``: whether an engine is whole, fits this machine, and computes what its model does."""
+"""``mlflow-ngraph engine verify``: check an engine's files, its fit to this machine, and its outputs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def verify(
 
 
 def _looked_at(directory: Path, source: Path | str, digest: str | None, rules: Rules, seconds: float) -> Verification:
-    """What is known about a package; nothing of it runs unless the rules trust it."""
+    """Facts of a package; nothing of it runs unless the rules trust it."""
     from mlflow_ngraph.engines import compatibility, trust, verification
     from mlflow_ngraph.engines.package import read_manifest
     from mlflow_ngraph.engines.verification import Check, Verification
@@ -80,7 +80,7 @@ def _looked_at(directory: Path, source: Path | str, digest: str | None, rules: R
 
 
 def show(found: Verification, *, as_json: bool) -> int:
-    """Print what was found, and return the exit code."""
+    """Print the results, and return the exit code."""
     if as_json:
         output.print_json(document(found))
         return 0 if found.ok else 1
@@ -99,7 +99,7 @@ def show_checks(checks: Sequence[Check], console: Console) -> None:
 
 
 def document(found: Verification) -> dict[str, Any]:
-    """The same for programs."""
+    """The result as JSON."""
     manifest = found.package.manifest if found.package else None
     return {
         "path": str(found.directory),

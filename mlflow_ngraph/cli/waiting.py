@@ -1,4 +1,4 @@
-"""A line on standard error for whoever waits longer than a moment, with what for."""
+"""Message on standard error while something takes longer than a moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ERASE = "\r\x1b[2K"
 
 @contextmanager
 def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
-    """Say ``what`` is being waited for if that takes long; on a terminal the line goes when it is over.
+    """Show ``what`` if the block takes long; on a terminal the line is erased afterwards.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph info workloads``: the models of the paper, or any model that is named."""
+"""``mlflow-ngraph info workloads``: models of the paper, or any named model."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _described(refs: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _row(info: WorkloadInfo, samples: str | None = None) -> dict[str, Any]:
-    """What is known of a model, with what is drawn for its inputs, or where the user has them from."""
+    """Row of a model, with the kind of its inputs or their source."""
     drawn = [spec.drawn if samples is None else f"samples of {samples}" for spec in info.inputs]
     row = info.as_dict()
     row["inputs"] = [{**spec, "drawn": words} for spec, words in zip(row["inputs"], drawn, strict=True)]

@@ -1,4 +1,4 @@
-"""Text in the format that a person asked for, printed or written to a file."""
+"""Output in the requested format, printed or written to a file."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import sys
 
 _BEGIN = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); del sys.argv[0]; "
-    "from importlib import import_module; import_module(sys.argv[0]).main()"
+    "from importlib import import_module; sys.exit(import_module(sys.argv[0]).main())"
 )
 
 

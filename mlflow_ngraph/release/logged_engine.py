@@ -20,7 +20,7 @@ from mlflow_ngraph.metrics import COLUMNS, PROFILE
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tracking import download, sources
 from mlflow_ngraph.tracking.schema import Tag
-from mlflow_ngraph.tracking.sources import Wanted
+from mlflow_ngraph.tracking.sources import EngineFilter
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def find(named: str, batch: int | None, tracking_uri: str) -> str:
         A run has several engines, or none.
     """
     chosen = batch is not None and _RUN.fullmatch(named)
-    wanted = Wanted(batch_sizes=(batch,)) if chosen and batch is not None else Wanted()
+    wanted = EngineFilter(batch_sizes=(batch,)) if chosen and batch is not None else EngineFilter()
     return sources.find(named, tracking_uri, wanted).model_id
 
 

@@ -30,7 +30,7 @@ from mlflow_ngraph.tracking.trusted import TrustedManifest, trusted_manifest
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.trust import Rules
     from mlflow_ngraph.tracking.download import Progress
-    from mlflow_ngraph.tracking.sources import Wanted
+    from mlflow_ngraph.tracking.sources import EngineFilter
 
 State = Literal["pulled", "replaced", "unchanged"]
 
@@ -80,7 +80,7 @@ def pull_engine(
     target: str | Path | None = None,
     *,
     tracking_uri: str | None = None,
-    wanted: Wanted | None = None,
+    wanted: EngineFilter | None = None,
     force: bool = False,
     trust: str | Path | None = None,
     home: str | Path | None = None,
@@ -96,7 +96,7 @@ def pull_engine(
         Directory of the engine; by default a new one in ``pulled`` below ``home``.
     tracking_uri : str | None
         MLflow's own default when left out.
-    wanted : Wanted | None
+    wanted : EngineFilter | None
         Selects one of a run's engines.
     force : bool
         Replace a different or damaged engine at ``target``.
@@ -141,10 +141,10 @@ def pull_engine(
     )
 
 
-def _found(source: str, tracking_uri: str, wanted: Wanted | None) -> Remote:
+def _found(source: str, tracking_uri: str, wanted: EngineFilter | None) -> Remote:
     from mlflow_ngraph.tracking import sources
 
-    return sources.find(source, tracking_uri, wanted or sources.Wanted())
+    return sources.find(source, tracking_uri, wanted or sources.EngineFilter())
 
 
 def _offered(remote: Remote, rules: Rules) -> _Offer:

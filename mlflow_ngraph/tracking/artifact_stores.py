@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _REASON_BYTES = 1 << 16
-"""Of what a server says instead of a file."""
+"""Longest part that is read of an answer that is not a file."""
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -119,12 +119,10 @@ class MlflowStore(ArtifactStore):
 
 
 class HttpStore(ArtifactStore):
-    """A server that passes artifacts on, or says where they are.
+    """A server that passes artifacts on, or signs their addresses.
 
     Parameters
     ----------
-    get : Get
-        Asks it for a file.
     sign : Get, optional
         Asks it for an address of the same file in the store behind it, for servers that pass nothing on.
     """
@@ -132,7 +130,7 @@ class HttpStore(ArtifactStore):
     def __init__(self, get: Get, sign: Get | None = None) -> None:
         self._get, self._sign = get, sign
         self._signs = False
-        """Whether it has said that it passes nothing on."""
+        """True once it has refused to pass files on."""
 
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
         # No compression on the way: bytes are counted, and asked for by their place.
@@ -172,7 +170,7 @@ def timeout() -> float:
 
 @contextmanager
 def _cuts() -> Iterator[None]:
-    """Whatever the network does is a cut connection."""
+    """Turn every error of the network into a cut connection."""
     from requests import RequestException
     from urllib3.exceptions import HTTPError
 
@@ -188,7 +186,7 @@ def _cuts() -> Iterator[None]:
 
 
 def _passes_nothing_on(answer: requests.Response) -> bool:
-    """Whether a server refuses because files are to be read where they lie, as MLflow's does from 3.18 on if it is told to."""
+    """Test if a server refuses because files are to be read where they lie, as MLflow's may from 3.18 on."""
     if answer.status_code != 403:
         return False
     try:
@@ -199,7 +197,7 @@ def _passes_nothing_on(answer: requests.Response) -> bool:
 
 
 def _at_signed_address(told: requests.Response, headers: Mapping[str, str]) -> requests.Response:
-    """What lies where a server says; its own answer where it does not say.
+    """Request the signed address that a server answered with; returns its own answer if it refused.
 
     The login is for the server alone: nothing of it goes there.
     """
@@ -224,7 +222,7 @@ def _at_signed_address(told: requests.Response, headers: Mapping[str, str]) -> r
 
 
 def _continues(answer: requests.Response, offset: int) -> bool:
-    """Whether an answer begins where it was asked to."""
+    """Test if an answer begins at the requested offset."""
     return answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {offset}-")
 
 

@@ -1,4 +1,4 @@
-"""A client for a tracking server whose failures are one line, and which gives up in time."""
+"""MLflow client with short timeouts and errors in one line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORDING = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-"""What we ask of MLflow while we talk to it, unless the user said otherwise."""
+"""Configuration of MLflow for recording, where the user has set nothing else."""
 IN_TIME = {
     **RECORDING,
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -44,15 +44,15 @@ IN_TIME = {
 }
 """The same while a study, and a person, waits: MLflow's own would be patient for minutes at every request."""
 _NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
-"""What MLflow calls the error about a run that ``mlflow gc`` has removed."""
+"""MLflow's code of the error about a run that ``mlflow gc`` has removed."""
 _BYTES_PER_S = 2e6
-"""What a server takes at least, and passes on to where it keeps files before it answers."""
+"""Least upload speed of a server, which passes files on to their store before it answers."""
 _LONGEST_MESSAGE = 300
 AMBIGUOUS = (
     "write the characters @ / ? # : of a user or a password as %40 %2F %3F %23 %3A, or give them in "
     "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 )
-"""What to do about an address of which nobody can say where its login ends."""
+"""Remedy for an address in which the end of the login is ambiguous."""
 
 
 def resolve_uri(tracking_uri: str | None) -> str:
@@ -95,12 +95,12 @@ def connect(tracking_uri: str) -> MlflowClient:
 
 
 def is_server(tracking_uri: str) -> bool:
-    """Whether ``tracking_uri`` is a server rather than a store on this machine or a database."""
+    """True if ``tracking_uri`` is a server rather than a store on this machine or a database."""
     return tracking_uri.partition("://")[0].lower() in ("http", "https")
 
 
 def is_database(tracking_uri: str) -> bool:
-    """Whether MLflow reads and writes ``tracking_uri`` as a database by itself."""
+    """True if MLflow reads and writes ``tracking_uri`` as a database by itself."""
     return tracking_uri.partition("://")[0].lower().partition("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
 
 
@@ -137,7 +137,7 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
 
 @contextmanager
 def uploading(size: int) -> Iterator[None]:
-    """Within `talking`: give a server the time that so many bytes take, unless the user said how long it has."""
+    """Within `talking`: extend the timeout by the upload time of so many bytes, unless the user has set one."""
     name = "MLFLOW_HTTP_REQUEST_TIMEOUT"
     before = os.environ.get(name)
     if before is None or before != IN_TIME[name]:
@@ -156,7 +156,7 @@ def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     Parameters
     ----------
     create : bool
-        Whether MLflow may make a database file that does not exist, which takes long and helps no reader.
+        Let MLflow make a missing database file, which takes long and helps no reader.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
 
 
 def kept_run(client: MlflowClient, run_id: str) -> Run:
-    """A run that nobody has deleted.
+    """Get a run that is not deleted.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def kept_run(client: MlflowClient, run_id: str) -> Run:
 
 
 def is_deleted(client: MlflowClient, run_id: str) -> bool:
-    """Whether a run is in MLflow's trash, or ``mlflow gc`` has removed it from there."""
+    """True if a run is in MLflow's trash, or removed from there by ``mlflow gc``."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -232,7 +232,7 @@ def is_deleted(client: MlflowClient, run_id: str) -> bool:
 
 
 def _probe_database(tracking_uri: str) -> None:
-    """Open one connection: MLflow itself tries ten times, for minutes, before it says that there is no database."""
+    """Open one connection: MLflow itself tries ten times, for minutes, before it reports a missing database."""
     from sqlalchemy import create_engine
 
     engine = create_engine(tracking_uri)
@@ -256,7 +256,7 @@ def server_version(tracking_uri: str) -> str | None:
 
 
 def server_time(tracking_uri: str) -> float:
-    """What time it is for a server, in Unix seconds; by this machine's clock where it does not tell."""
+    """Time of a server in Unix seconds; by this machine's clock where it does not tell."""
     if is_server(tracking_uri):
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request
@@ -277,7 +277,7 @@ _PLAIN = (
     (r"unsupported URI", "MLflow does not know such an address: use http://, https://, sqlite:/// or postgresql://"),
     (r"filesystem tracking backend", "MLflow no longer writes to a plain directory: use sqlite:///PATH/mlflow.db"),
 )
-"""What long messages come down to, by what gives them away."""
+"""Short forms of long messages, each with the pattern that it replaces."""
 
 
 _AWAY = re.compile(
@@ -285,11 +285,11 @@ _AWAY = re.compile(
     r"|RemoteDisconnected|IncompleteRead|Max retries exceeded|error code 5\d\d|too many 5\d\d",
     re.IGNORECASE,
 )
-"""What says that a server is not there, or not well."""
+"""Pattern of errors of a server that is away or unwell."""
 
 
 _MAY_BE_A_PROXY = re.compile(rf"{_AWAY.pattern}|proxy|tunnel|\b(?:403|407|50[234])\b", re.IGNORECASE)
-"""What a proxy between here and a server may have said in its place."""
+"""Pattern of errors that a proxy before a server may have sent."""
 
 
 def proxied(tracking_uri: str) -> str:
@@ -306,7 +306,7 @@ def proxied(tracking_uri: str) -> str:
 
 
 def one_line(error: Exception, *addresses: str) -> str:
-    """What went wrong, for people; nothing of the logins in these addresses."""
+    """Error in one line for people, without logins of these addresses."""
     text = redacted(" ".join(str(error).split()), *addresses)
     for pattern, plain in _PLAIN:
         if re.search(pattern, text, re.IGNORECASE):

@@ -1,4 +1,4 @@
-"""What a lane and a study say in MLflow: params, metrics and tags, computed from the record alone."""
+"""Params, metrics and tags of lanes and studies in MLflow, computed from the record alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MetricPoint:
 
 @dataclass(frozen=True)
 class Content:
-    """Everything that one run says, apart from the runs and models that it is linked to."""
+    """Content of one run, without links to other runs and models."""
 
     name: str
     params: Mapping[str, str]
@@ -46,7 +46,7 @@ class Content:
     end_ms: int
 
     def digest(self) -> str:
-        """Equal for equal content: a run that carries another digest says something else."""
+        """Equal for equal content; a run with another digest has other content."""
         said = [self.params, [vars(point) for point in self.points], self.tags, self.start_ms, self.end_ms]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -105,7 +105,7 @@ def worst(cells: Iterable[CellRecord]) -> Verdict:
 
 
 def came_to_something(lane: LaneRecord) -> bool:
-    """Whether any cell of the lane was timed, whatever its verdict, or built for another device."""
+    """True if any cell of the lane was timed, with any verdict, or built for another device."""
     return any("throughput" in cell.metrics or cell.verdict is Verdict.BUILT for cell in lane.cells.values())
 
 
@@ -174,7 +174,7 @@ def plain(value: Any) -> str:
 
 
 def _curves(cells: list[CellRecord]) -> list[MetricPoint]:
-    """Every number of every cell, whatever its verdict; the curves ``batch/ok`` and ``batch/quiet`` tell which to trust."""
+    """Every number of every cell, with any verdict; the curves ``batch/ok`` and ``batch/quiet`` tell which to trust."""
     points = []
     for cell in cells:
         at = _ms(cell.finished_at)
@@ -187,11 +187,11 @@ def _curves(cells: list[CellRecord]) -> list[MetricPoint]:
 
 
 def _headlines(lane: LaneRecord, cells: list[CellRecord], at: int) -> list[MetricPoint]:
-    """The scalars that tables, sorting and search see."""
+    """Scalars for tables, sorting and search."""
     ok = [cell for cell in cells if cell.verdict is Verdict.OK and "throughput" in cell.metrics]
     values: dict[str, float] = {"cells_ok": len(ok), "cells_total": len(lane.lane.batch_sizes)}
     engines: dict[str, str | None] = {}
-    """Of the figures that are one cell's own."""
+    """Engines of the figures that belong to one cell."""
     if ok:
         best = max(ok, key=lambda cell: cell.metrics["throughput"])
         own: dict[str, float] = {name: best.metrics[name] for name in schema.AT_BEST if name in best.metrics}
@@ -291,7 +291,7 @@ def _lane_note(lane: LaneRecord, cells: list[CellRecord], baseline: str) -> str:
 
 
 def _study_params(record: StudyRecord) -> dict[str, str]:
-    """What the study says otherwise than by default, and what it is about; workloads and compilers in their short form."""
+    """Settings of the study that differ from the defaults, and its scope; workloads and compilers in their short form."""
     study = Study.model_validate(record.study)
     values = {
         **_flat(study.model_dump(mode="json", exclude_defaults=True)),

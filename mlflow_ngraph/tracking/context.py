@@ -1,4 +1,4 @@
-"""Tags that MLflow puts on whatever is logged while this package works on a device."""
+"""MLflow context provider: tags with the device for everything logged while one is in use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ DEVICE_VARIABLE = "NGRAPH_DEVICE"
 
 
 class DeviceContext(RunContextProvider):  # type: ignore[misc]  # MLflow gives the base no types
-    """Says on which device a run or a LoggedModel came about (entry-point group ``mlflow.run_context_provider``)."""
+    """Context provider for the device of a run or LoggedModel (entry-point group ``mlflow.run_context_provider``)."""
 
     def in_context(self) -> bool:
-        """Whether a device is named."""
         return bool(os.environ.get(DEVICE_VARIABLE))
 
     def tags(self) -> dict[str, str]:
-        """Device, architecture, operating system and processors."""
         return {
             Tag.DEVICE: os.environ[DEVICE_VARIABLE],
             Tag.HOST_ARCH: platform.machine(),

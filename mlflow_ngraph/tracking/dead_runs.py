@@ -1,4 +1,4 @@
-"""Runs of studies that are RUNNING although nobody runs them any more."""
+"""Runs of studies that are RUNNING although their process has died."""
 
 from __future__ import annotations
 
@@ -42,12 +42,10 @@ class RunningRuns:
 
     Parameters
     ----------
-    tracking_uri : str
-        Of the server.
     silent_s : float
         Without a sign of life for so long a run is dead.
     is_gone : Callable[[str], bool | None]
-        Whether nobody runs or records a study any more, by its id; None where this machine cannot know.
+        True if no process runs or records a study any more, by its id; None where this machine cannot know.
 
     Raises
     ------

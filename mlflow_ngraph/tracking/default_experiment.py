@@ -1,4 +1,4 @@
-"""The experiment of ``mlflow run`` on this package's project, where nobody names one: that of the command."""
+"""Default experiment of ``mlflow run`` on this package's project."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from mlflow.tracking.default_experiment.abstract_context import DefaultExperimentProvider
 
 _NAME = "name: mlflow-ngraph"
-"""How the line begins that tells our ``MLproject``, and those of its devices, from others."""
+"""First characters of the line that tells our ``MLproject``, and those of its devices, from others."""
 
 
 class ProjectExperiment(DefaultExperimentProvider):  # type: ignore[misc]  # MLflow gives the base no types
-    """Where studies go (entry-point group ``mlflow.default_experiment_provider``).
+    """Default experiment of studies (entry-point group ``mlflow.default_experiment_provider``).
 
     MLflow makes the run of a project before the project begins, and runs cannot be moved.
     """
 
     def in_context(self) -> bool:
-        """Whether this process is ``mlflow run`` on a checkout of this package."""
+        """True if this process is ``mlflow run`` on a checkout of this package."""
         return _runs_project(sys.argv)
 
     def get_experiment_id(self) -> str:
@@ -34,7 +34,7 @@ class ProjectExperiment(DefaultExperimentProvider):  # type: ignore[misc]  # MLf
 
 
 def _runs_project(arguments: Sequence[str]) -> bool:
-    """Whether a command line is ``mlflow run`` with a folder of our project among its words."""
+    """Test if a command line is ``mlflow run`` with a folder of our project among its words."""
     program, *words = arguments
     if "mlflow" not in Path(program).parts[-2:] or "run" not in words:
         return False

@@ -1,4 +1,4 @@
-"""The description of a study run: the answer, then the way to charts, the table, and how to search for such runs."""
+"""Description of a study run in Markdown: answer, links to charts, table, search filters."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mlflow_ngraph.tracking.schema import Param, Tag
 
 
 def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, str]) -> str:
-    """What MLflow shows of a study run, in Markdown; of a long table as much as a tag holds.
+    """Description of a study run in Markdown; of a long table as much as a tag holds.
 
     Parameters
     ----------
     answers : Sequence[str]
-        What follows from the results, a line each: MLflow folds away what comes after the first lines.
+        Conclusions from the results, a line each: MLflow folds away all but the first lines.
     charts : Mapping[str, str]
         Addresses of charts, by the label of a model.
     """
@@ -38,7 +38,7 @@ def models(record: StudyRecord) -> list[str]:
 
 
 def _filters(record: StudyRecord) -> list[str]:
-    """What finds lane runs, of this study's in the search field of MLflow."""
+    """Search filters of MLflow that find lane runs of this study."""
     lanes = [lane.lane for lane in record.lanes.values()]
     examples = [f"params.{Param.MODEL} = {views.quoted(lane.label)}" for lane in lanes[:1]]
     examples += [f"params.{Param.COMPILER} = '{lane.compiler}' AND metrics.latency_p50_ms < 2" for lane in lanes[-1:]]

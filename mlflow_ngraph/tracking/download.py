@@ -1,4 +1,4 @@
-"""Engine packages from a tracking server, believed only as far as they have been checked.
+"""Download of engine packages from a tracking server, each part trusted only once it is checked.
 
 The manifest comes first and must be the one whose digest the server has in a tag. Then come the files that it names,
 each of them compared with its digest while it arrives, before it gets the name it will be used under; nothing else is
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     """Told how many bytes are there, and how many there will be as far as is known. Called from several threads."""
 
 _PARTS = ".parts"
-"""Where files lie within a package until they are whole."""
+"""Folder of incomplete files within a package."""
 _TIMEOUT_S = 30.0
 _VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))$")
 _SOURCE = re.compile(r"(?:^models:/|/models/)(?P<id>m-[0-9a-f]{32})(?:$|/)")
@@ -57,11 +57,11 @@ class Remote:
     digest: str | None
     """sha256 that its manifest must have, from the server's own records."""
     signed: bool = False
-    """Whether there is a signature beside its manifest; see `mlflow_ngraph.tracking.signature_files`."""
+    """True if there is a signature beside its manifest; see `mlflow_ngraph.tracking.signature_files`."""
 
     @property
     def shown(self) -> str:
-        """The engine, for messages."""
+        """Name of the engine for messages."""
         return f"engine {self.model_id} of {addresses.shown(self.tracking_uri)}"
 
 
@@ -91,7 +91,7 @@ def of_id(model_id: str, tracking_uri: str) -> Remote:
 
 
 def _asked(model_id: str, tracking_uri: str) -> Remote | None:
-    """The same from a store that is asked directly; None where MLflow's client has to ask, or to say what is wrong."""
+    """The same by asking the store directly; None where MLflow's client has to ask, or to report the error."""
     path = sqlite_file.of(tracking_uri)
     if path is not None:
         with suppress(sqlite3.Error):
@@ -157,7 +157,7 @@ def manifest(remote: Remote) -> tuple[Manifest, bytes]:
     Raises
     ------
     EngineError
-        It cannot be had, or is not what was logged.
+        It is missing, or differs from the logged one.
     TrackingError
         MLflow does not know where it lies.
     """
@@ -176,12 +176,12 @@ def manifest(remote: Remote) -> tuple[Manifest, bytes]:
 
 
 def pull(remote: Remote, directory: Path, progress: Progress = lambda done, total: None) -> Package:
-    """Put a whole package into ``directory``, which may have what an earlier attempt brought.
+    """Download a package into ``directory``, which may hold parts from an earlier attempt.
 
     Raises
     ------
     EngineError
-        A file cannot be had, or is not what was logged; the message names it.
+        A file is missing, or differs from the logged one; the message names it.
     TrackingError
         MLflow does not know where its files lie.
     """
@@ -192,7 +192,7 @@ def pull(remote: Remote, directory: Path, progress: Progress = lambda done, tota
 def fill(
     remote: Remote, manifest: Manifest, content: bytes, directory: Path, progress: Progress = lambda done, total: None
 ) -> Package:
-    """As `pull`, for who has the manifest. What is in ``directory`` and not of this package is removed."""
+    """As `pull`, with a manifest that is already here. Files in ``directory`` that are not of this package are removed."""
     directory.mkdir(parents=True, exist_ok=True)
     _clear(directory, manifest)
     files(remote, manifest, list(manifest.files), directory, progress)
@@ -214,7 +214,7 @@ def files(
     Raises
     ------
     EngineError
-        One cannot be had, or is not what was logged. What has come of all of them is kept.
+        A file is missing, or differs from the logged one. The parts of all files are kept.
     TrackingError
         MLflow does not know where they lie.
     """
@@ -279,12 +279,12 @@ def _bring(
 
 
 def _is(path: Path, digest: str) -> bool:
-    """Whether a file of an earlier attempt is what it should be."""
+    """Test if a file of an earlier attempt is complete and correct."""
     return path.is_file() and not path.is_symlink() and sha256(path) == digest
 
 
 def _clear(directory: Path, manifest: Manifest) -> None:
-    """Remove what is not of this package: an earlier attempt may have been for another one."""
+    """Remove files of other packages: an earlier attempt may have been for another one."""
     for path in sorted(directory.rglob("*"), reverse=True):
         name = path.relative_to(directory).as_posix()
         if name == _PARTS or name.startswith(f"{_PARTS}/"):

@@ -1,4 +1,4 @@
-"""One engine as a LoggedModel: the only place that knows how an engine becomes a model of MLflow."""
+"""Log an engine as a LoggedModel."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _COMMIT = "mlflow.source.git.commit"
 
 @dataclass(frozen=True)
 class ModelSlot:
-    """A LoggedModel that exists, and what it still lacks."""
+    """A LoggedModel, and its missing parts."""
 
     model_id: str
     ready: bool
-    """Whether its files are complete."""
+    """True if its files are complete."""
     points: frozenset[tuple[str, int]]
     """Names and steps of the metrics that it has."""
 
@@ -101,7 +101,7 @@ def log_engine(
 
 
 def package_tags(package: Manifest, digest: str) -> dict[str, str]:
-    """What the LoggedModel of a package says, whose study is not on this server."""
+    """Tags of a LoggedModel for a package whose study is not on this server."""
     spec, origin = package.spec, package.origin
     tags = {
         Tag.SCHEMA: schema.SCHEMA_VERSION,
@@ -142,7 +142,7 @@ def _params(record: StudyRecord, engine: EngineRecord, content: Content) -> dict
 
 
 def _tags(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[str, str]:
-    """The lane's categories, and what identifies the engine."""
+    """Categories of the lane, and identity of the engine."""
     of_run = (
         Tag.NOTE, Tag.REASON, Tag.COMPLETE, Tag.CELLS, Tag.VERDICTS, Tag.ENGINES, Tag.ENGINE_REUSED, Tag.COLOUR,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The files of a study run."""
+"""Artifacts of a study run."""
 
 from __future__ import annotations
 

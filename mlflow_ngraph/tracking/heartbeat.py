@@ -1,4 +1,4 @@
-"""Signs of life of a study run, by which others tell it from one whose process has died."""
+"""Heartbeat of a study run, which tells it from one whose process has died."""
 
 from __future__ import annotations
 
@@ -14,22 +14,15 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 BEAT_S = 300.0
-"""From one sign to the next: a small request, which is next to nothing beside what is measured meanwhile."""
+"""Interval between two signs of life: a small request, negligible beside measuring."""
 
 _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Writes a tag of a run again and again, in a thread that nobody waits for, whatever the server does.
+    """Writes a tag of a run again and again in a daemon thread; errors of the server are ignored.
 
     Its moments are those of the server's clock: two machines need not agree on the time.
-
-    Parameters
-    ----------
-    client : MlflowClient
-        Writes the tag.
-    tracking_uri : str
-        Of the same server.
     """
 
     def __init__(self, client: MlflowClient, tracking_uri: str) -> None:
@@ -43,7 +36,6 @@ class Heartbeat:
         threading.Thread(target=self._go_on, args=(run_id,), name="heartbeat", daemon=True).start()
 
     def stop(self) -> None:
-        """Write no more."""
         self._ended.set()
 
     def _go_on(self, run_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Manifests of engines, each fetched once: kept on this machine by the digest that the server has of them.
+"""Manifests of engines, cached on this machine by the digest that the server has of them.
 
 A kept manifest proves by its digest that it is the one that was logged, so it never goes stale.
 """

@@ -1,4 +1,4 @@
-"""The card of an engine: for people, beside the engine and on its page in MLflow, in Markdown."""
+"""Model card of an engine in Markdown, for the package and its page in MLflow."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mlflow_ngraph.tables.sheet import Sheet, escaped, markdown
 from mlflow_ngraph.tables.summary import of_lane
 
 FILE = "README.md"
-"""Where the card lies in the package of an engine."""
+"""Path of the card in an engine's package."""
 
 
 def card(record: StudyRecord, engine: EngineRecord, spec: EngineSpec, model_id: str) -> str:
-    """What an engine is, what was measured of it, and how it is used."""
+    """Description of an engine, its figures, and its use."""
     lane = record.lanes[engine.lane]
     cells = [lane.cells[batch] for batch in engine.batch_sizes if batch in lane.cells]
     return "\n".join(

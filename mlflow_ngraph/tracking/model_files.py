@@ -1,4 +1,4 @@
-"""What makes an engine package a model of MLflow: MLmodel, signature, and an environment with this engine's runtime only."""
+"""Files that make an engine package a model of MLflow: MLmodel, signature, and an environment with this engine's runtime only."""
 
 from __future__ import annotations
 
@@ -32,16 +32,14 @@ def write(
     pip_requirements: Sequence[str] | None = None,
     extra_pip_requirements: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Write them into the directory of a package, beside the engine's own.
+    """Write them into the directory of a package.
 
     Parameters
     ----------
     model : Model
-        What MLflow knows of the model already.
+        Facts of the model that MLflow has already.
     pip_requirements : Sequence[str] | None
-        Take the place of what the engine needs, this package's wheel included.
-    extra_pip_requirements : Sequence[str]
-        Come after it.
+        Replace the engine's own requirements, this package's wheel included.
 
     Returns
     -------
@@ -84,7 +82,7 @@ def write(
 
 
 def requirements(spec: EngineSpec) -> list[str]:
-    """What pip has to install for an engine: MLflow, this package from its wheel, and the engine's runtime."""
+    """Requirements of an engine for pip: MLflow, this package from its wheel, and the engine's runtime."""
     import mlflow
 
     return [

@@ -1,4 +1,4 @@
-"""The model registry of a tracking server: which engines are registered, by which aliases, and how an alias changes hands.
+"""Model registry of a tracking server: registered engines, aliases, and the change of an alias.
 
 MLflow sets an alias whatever it was before. So that of two people who promote at the same time one notices, a promotion
 is announced in a tag of the registered model before it looks at the alias for the last time: whoever announces first is
@@ -29,7 +29,7 @@ MAX_DESCRIPTION = 5000
 MAX_TAG = 5000
 """Characters of a version's tag that a registry keeps."""
 STALE_S = 600.0
-"""Age of an announcement from which on whoever made it is taken for dead."""
+"""Age from which on the author of an announcement counts as dead."""
 
 _VERSIONS = "mlflow.modelVersions"
 _SOURCE = re.compile(r"(?:^models:/|/models/)(m-[0-9a-f]{32})(?:$|/)")
@@ -132,7 +132,7 @@ class Registry:
         Raises
         ------
         TrackingError
-            It points at another one by now, or somebody else is promoting for it.
+            It points at another one by now, or another promotion is in progress.
         """
         prefix = f"{Tag.PROMOTING}{alias}."
         mine = prefix + uuid4().hex
@@ -154,7 +154,7 @@ class Registry:
         self._client.set_registered_model_alias(name, alias, version)
 
     def _alone(self, name: str, prefix: str, mine: str) -> None:
-        """Make sure that nobody else has announced a promotion, and clear away what killed processes announced."""
+        """Check that no other promotion is announced, and remove announcements of killed processes."""
         for tag, at in self._client.get_registered_model(name).tags.items():
             if not tag.startswith(prefix) or tag == mine:
                 continue
@@ -178,7 +178,7 @@ class Registry:
             return {}
 
     def make(self, name: str) -> None:
-        """Make a registered model, unless there is one."""
+        """Make a registered model if there is none."""
         from mlflow.exceptions import MlflowException
 
         try:

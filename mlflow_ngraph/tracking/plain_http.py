@@ -1,4 +1,4 @@
-"""Tracking servers that a plain HTTP client can talk to: MLflow's own takes longer to import than they take to answer."""
+"""Addresses of tracking servers for plain HTTP, which needs no slow import of MLflow."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import requests
 
 ARTIFACTS = "api/2.0/mlflow-artifacts/artifacts"
-"""Where a server passes artifacts on."""
+"""Path under which a server passes artifacts on."""
 SIGNED = "api/2.0/mlflow-artifacts/presigned"
-"""Where it signs addresses of the store that they lie in, at which whoever has them may read."""
+"""Path under which it signs addresses of the store, which let anybody read who has them."""
 _NEEDS_CLIENT = (
     "MLFLOW_TRACKING_AUTH",
     "MLFLOW_TRACKING_AWS_SIGV4",
@@ -30,7 +30,7 @@ _HEADER_PLUGINS = ("mlflow.request_header_provider", "mlflow.request_auth_provid
 
 
 def speaks(uri: str) -> bool:
-    """Whether talking to a server takes no more than its address and perhaps a password or a token."""
+    """True if talking to a server takes no more than its address and perhaps a password or a token."""
     if not connection.is_server(uri) or any(os.environ.get(name) for name in _NEEDS_CLIENT):
         return False
     named = os.environ.get("MLFLOW_TRACKING_USERNAME") or os.environ.get("MLFLOW_TRACKING_TOKEN")
@@ -45,7 +45,7 @@ def session(at_once: int) -> requests.Session:
     Parameters
     ----------
     at_once : int
-        How many threads use it at the same time.
+        Number of threads that use it concurrently.
     """
     import requests
     from requests.adapters import HTTPAdapter
@@ -69,5 +69,5 @@ def artifact_address(tracking_uri: str, artifact_uri: str) -> str | None:
 
 
 def signing_address(address: str) -> str:
-    """Where a server signs an address for the artifact that it passes on at ``address``."""
+    """Address that signs the artifact at ``address``."""
     return address.replace(f"/{ARTIFACTS}", f"/{SIGNED}", 1)

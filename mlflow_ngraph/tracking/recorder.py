@@ -1,4 +1,4 @@
-"""Write a study to MLflow, so that writing it again, after a crash anywhere, changes nothing.
+"""Recorder of a study in MLflow; recording again after a crash changes nothing.
 
 Every run and model is looked for by the ids of the study, the lane and the engine before it is made, and every
 time stamp comes from the record. The run of a lane never changes what it says: a lane that was measured further
@@ -43,7 +43,7 @@ class Recorder:
         Its name; else that of the run that ``mlflow run`` made, else ``MLFLOW_EXPERIMENT_NAME`` or
         ``MLFLOW_EXPERIMENT_ID``, else that in which the study was recorded before, else ``ngraph``.
     patient : bool
-        Whether to wait for a server that is slow to answer. A study does not: what it cannot record now, it can later.
+        Wait for a slow server. A study does not: it can record later.
     through : Callable[[MlflowClient], MlflowClient]
         Makes the client that requests go through from one that MLflow has made.
     """
@@ -66,16 +66,16 @@ class Recorder:
         self._views: list[str] | None = None
         """The models that have views of their own; None where the server shows no views, as far as is known."""
         self._tried: set[str] = set()
-        """Lanes that were recorded since the study was opened, or of which nobody knows whether they were."""
+        """Lanes that were recorded since the study was opened, or may have been."""
 
     @cached_property
     def tracking_uri(self) -> str:
-        """Where this recorder writes."""
+        """Address of the store that this recorder writes to."""
         return connection.resolve_uri(self._asked_uri)
 
     @cached_property
     def client(self) -> MlflowClient:
-        """The client that every request goes through."""
+        """Client of all requests."""
         return self._through(connection.connect(self.tracking_uri))
 
     def preflight(self) -> None:
@@ -91,7 +91,7 @@ class Recorder:
             self._runs().check_writable()
 
     def open(self, record: StudyRecord, directory: Path) -> str:
-        """Make, attach to or reopen the run of a study, and end what an earlier process left running.
+        """Make, attach to or reopen the run of a study, and end runs that an earlier process left running.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class Recorder:
             self._heartbeat.stop()
 
     def record_lane(self, record: StudyRecord, lane_id: str) -> str:
-        """Write what is known of a lane with its engines; a lane that has been written already is left alone.
+        """Write a lane with its engines; a lane that is written already is left alone.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class Recorder:
         status : str
             ``FINISHED``, ``FAILED`` or ``KILLED``.
         answers : Sequence[str]
-            What follows from the results, a line each; the description of the run begins with it.
+            Conclusions from the results, a line each; the description of the run begins with them.
 
         Returns
         -------
@@ -194,7 +194,7 @@ class Recorder:
         return study.run_id
 
     def where(self) -> dict[str, str]:
-        """Where the study is: by its run's id, and for a person by addresses or, without a server, the command that shows it."""
+        """Id of the study's run and, for people, its addresses or, without a server, the command that shows it."""
         study = self._opened()
         places = {"tracking_uri": addresses.shown(self.tracking_uri), "experiment": study.experiment}
         places["run_id"] = study.run_id
@@ -219,7 +219,7 @@ class Recorder:
         return self._study
 
     def _lane_run(self, study: StudyRun, record: StudyRecord, lane_id: str, content: Content) -> Run:
-        """The run that says this content: the one there is, or a new one in place of one that says another."""
+        """The run with this content: the existing one, or a new one in its place."""
         digest = content.digest()
         kept = None
         # A request that failed may have done what it asked for.
@@ -275,7 +275,7 @@ class Recorder:
         self.client.log_batch(run_id, metrics, params, run_tags, synchronous=True)
 
     def _ids(self, study: StudyRun, study_id: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Lane runs by lane, and LoggedModels by engine."""
+        """Ids of lane runs by lane, and of LoggedModels by engine."""
         runs = study.lane_runs(self.client, study_id)
         lanes = {run.data.tags[Tag.LANE_ID]: run.info.run_id for run in runs}
         query = f"tags.`{Tag.STUDY_ID}` = '{study_id}'"
@@ -286,7 +286,7 @@ class Recorder:
 
 
 def _unfit(directory: Path, engine: EngineRecord) -> str:
-    """Why an engine cannot be logged; empty when nothing speaks against it."""
+    """Reason why an engine cannot be logged; empty if it can."""
     if problem := damage(directory, engine.files):
         return problem
     try:

@@ -1,4 +1,4 @@
-"""Every name that this package writes to MLflow. Others read by these names: changing one is a breaking change."""
+"""Names of tags, params and metrics in MLflow. Others read by these names: changing one is a breaking change."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Tag:
     SIGNED_BY = "ngraph.signed_by"
     PRUNED = "ngraph.pruned"
     PROMOTED = "ngraph.promoted."
-    """Followed by an alias; what made a version its champion."""
+    """Followed by an alias; the reason why a version is its champion."""
     FOLLOWER = "ngraph.follower."
-    """Followed by a device; what a device that follows an alias says of a version."""
+    """Followed by a device; state of a version on a device that follows an alias."""
     PROMOTING = "ngraph.promoting."
     """Followed by an alias and the name of a promotion that is under way."""
     BATCH_SIZES = "ngraph.batch_sizes"
@@ -248,7 +248,7 @@ def _one_of(text: str, reach: float) -> float:
 
 
 def versions_of(tags: Mapping[str, str]) -> dict[str, str]:
-    """The versions of packages that a run tells; none where somebody else has written something else there."""
+    """Versions of packages in a run; none where the tag has another form."""
     try:
         known = json.loads(tags.get(Tag.VERSIONS, "{}"))
     except ValueError:
@@ -257,17 +257,17 @@ def versions_of(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def metric_name(text: str) -> str:
-    """``text`` with what MLflow refuses in the name of a metric, param or tag replaced by ``_``."""
+    """``text`` with characters that MLflow refuses in names of metrics, params and tags replaced by ``_``."""
     return re.sub(r"[^\w\-. /]|/(?=/)|^/|/$", "_", text, flags=re.ASCII)[:MAX_NAME]
 
 
 def model_name(text: str) -> str:
-    """``text`` with what MLflow refuses in the name of a LoggedModel replaced by ``-``."""
+    """``text`` with characters that MLflow refuses in names of LoggedModels replaced by ``-``."""
     return re.sub(r"\W+", "-", text, flags=re.ASCII).strip("-")[:MAX_NAME]
 
 
 def cut(text: str, limit: int) -> str:
-    """``text`` in at most ``limit`` characters; says so where it had to be cut."""
+    """``text`` in at most ``limit`` characters, with a mark where it was cut."""
     if len(text) <= limit:
         return text
     note = f"… [cut from {len(text)} characters]"

@@ -1,4 +1,4 @@
-"""Engines that anybody has logged to a tracking server, found by their key."""
+"""Lookup of engines on a tracking server by their cache key."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ class ServerEngines:
 
         Parameters
         ----------
-        requires : Mapping[str, str]
-            What the compiler requires here.
         tell : Callable[[str], None]
             Told of every engine that was found and could not be used, and why.
 
@@ -85,7 +83,7 @@ class ServerEngines:
         return [model for model in models if str(model.status) == "READY"][:MOST]
 
     def _pull(self, model: LoggedModel, key: str, requires: Mapping[str, str], directory: Path) -> Manifest:
-        """The engine's own files alone: what makes the package a model of MLflow is not wanted here."""
+        """The engine's own files, without those that make the package a model of MLflow."""
         remote = download.of_model(model, self._uri)
         with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f"{directory.name}.package-") as temporary:
             package = Path(temporary)
@@ -105,7 +103,7 @@ class ServerEngines:
 
 
 def _condemned(manifest: Manifest) -> str:
-    """What a study found wrong with an engine; empty where it found nothing."""
+    """Fault that a study found in an engine; empty without one."""
     return next(
         (
             f"at batch size {figures.batch} it was {figures.verdict} ({figures.reason})"

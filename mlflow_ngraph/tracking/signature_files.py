@@ -1,4 +1,4 @@
-"""Signatures of engines on a tracking server: a file beside the manifest, and a tag that says that it is there."""
+"""Signatures of engines on a tracking server: a file beside the manifest, and a tag that announces it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def fetch(remote: Remote) -> bytes | None:
-    """The signature of an engine; None where nobody has signed it. Not checked: that is for `trust.require`.
+    """The signature of an engine; None without one. It is not checked: that is for `trust.require`.
 
     Raises
     ------
     EngineError
-        The server says that there is one, and does not give it.
+        The server announces one, and does not return it.
     TrackingError
         The server cannot be reached.
     """
@@ -36,14 +36,14 @@ def fetch(remote: Remote) -> bytes | None:
 
 
 def bring(remote: Remote, directory: Path) -> None:
-    """Put the signature of an engine, where there is one, beside the manifest of the package that was pulled."""
+    """Put the signature of an engine, if any, beside the manifest of the pulled package."""
     signature = fetch(remote)
     if signature is not None:
         (directory / SIGNATURE_FILE).write_bytes(signature)
 
 
 def sign(remote: Remote, key: Ed25519PrivateKey) -> str:
-    """Sign the manifest of an engine where it is logged, in place of whoever has signed it before.
+    """Sign the manifest of a logged engine, in place of an earlier signature.
 
     The manifest must be the one whose digest the server has. Its files are not looked at: their digests are signed, and
     whoever loads the engine compares them.
@@ -56,7 +56,7 @@ def sign(remote: Remote, key: Ed25519PrivateKey) -> str:
     Raises
     ------
     EngineError
-        The manifest is not what was logged.
+        The manifest differs from the logged one.
     TrackingError
         The server cannot be reached, or refuses.
     """

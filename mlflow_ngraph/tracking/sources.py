@@ -1,4 +1,4 @@
-"""Which engine of a tracking server is meant by what a person writes: a model, or a run that has engines."""
+"""Engine of a tracking server by name: a model, or a run that has engines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SHOWN = 6
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which of the engines of a run is meant; an engine has to fit all of them, and empty ones let all through."""
+class EngineFilter:
+    """Filter of a run's engines; an engine has to pass all of it, and empty fields let all through."""
 
     workloads: Sequence[str] = ()
     """Full or short names."""
@@ -35,7 +35,7 @@ class Wanted:
     """Batch sizes, all of which the engine must have."""
 
     def fits(self, model: LoggedModel) -> bool:
-        """Whether the engine of a LoggedModel is one of those that are meant."""
+        """Test if the engine of a LoggedModel passes."""
         tags = model.tags
         named = (
             (self.workloads, (Tag.WORKLOAD, Tag.LABEL)),
@@ -47,18 +47,17 @@ class Wanted:
         )
 
     def __bool__(self) -> bool:
-        """Whether anything is asked for."""
         return any(getattr(self, field.name) for field in fields(self))
 
     def __str__(self) -> str:
-        """As options, for messages."""
+        """Options for messages."""
         named = [(f"--{field.name.replace('_', '-')}", getattr(self, field.name)) for field in fields(self)]
         return " ".join(f"{name} {','.join(map(str, values))}" for name, values in named if values).replace(
             "--precisions", "--precision"
         )
 
 
-def find(source: str, tracking_uri: str, wanted: Wanted) -> Remote:
+def find(source: str, tracking_uri: str, wanted: EngineFilter) -> Remote:
     """The engine that a person means.
 
     Parameters
@@ -66,8 +65,6 @@ def find(source: str, tracking_uri: str, wanted: Wanted) -> Remote:
     source : str
         ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``, or the id of a study or lane run, with or without
         ``runs:/``.
-    wanted : Wanted
-        Which engine of a run.
 
     Raises
     ------
@@ -84,7 +81,7 @@ def find(source: str, tracking_uri: str, wanted: Wanted) -> Remote:
     return download.locate(source, tracking_uri)
 
 
-def _of_run(run_id: str, tracking_uri: str, wanted: Wanted) -> Remote:
+def _of_run(run_id: str, tracking_uri: str, wanted: EngineFilter) -> Remote:
     client = connection.reach(tracking_uri)
     with connection.talking(tracking_uri, f"find the engines of run {run_id}", connection.RECORDING):
         run = connection.kept_run(client, run_id)
@@ -101,7 +98,7 @@ def _of_run(run_id: str, tracking_uri: str, wanted: Wanted) -> Remote:
 
 
 def _engines(client: MlflowClient, run: Run) -> list[LoggedModel]:
-    """The engines of a run whose files are complete, and whose lane runs nobody has deleted."""
+    """Engines of a run with complete files, and with lane runs that are not deleted."""
     tags = run.data.tags
     kind, study, lane = tags.get(Tag.KIND), tags.get(Tag.STUDY_ID), tags.get(Tag.LANE_ID)
     if kind not in (Kind.STUDY, Kind.LANE) or not study:

@@ -1,4 +1,4 @@
-"""SQLite databases of MLflow, read as they lie there: importing MLflow takes longer than all else that a reader waits for.
+"""Reader of MLflow's SQLite databases that does not import MLflow, which takes longer than the answer.
 
 Nothing is written, and nothing kept: each question is one transaction on the file, and on its write-ahead log, so what
 somebody has just committed is in the answer. A file that is no database of MLflow's, is laid out in another way or has
@@ -20,11 +20,11 @@ from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
 
 _NEEDS_CLIENT = ("MLFLOW_ENABLE_WORKSPACES", "MLFLOW_WORKSPACE")
-"""Who uses workspaces sees a part of what is in the file; MLflow's client knows which."""
+"""Variables of workspaces, which show a part of the file; MLflow's client knows which."""
 _PATIENCE_S = 20.0
-"""How long a writer may hold the file, as MLflow has it."""
+"""Longest wait for a writer of the file, as MLflow has it."""
 _COARSE_NS = 2_000_000_000
-"""What no file system is coarser than."""
+"""Coarsest time stamps of any file system."""
 _ELSEWHERE = "SELECT 1 FROM experiments WHERE workspace != 'default' LIMIT 1"
 _STUDIES = """
 SELECT run_uuid, experiments.name, experiment_id, artifact_uri FROM runs JOIN experiments USING (experiment_id)
@@ -38,7 +38,7 @@ SELECT run_uuid, key, value FROM tags WHERE run_uuid IN (SELECT run_uuid FROM ta
 
 @dataclass(frozen=True)
 class Row:
-    """A study run that is not deleted."""
+    """A study run; deleted ones are left out."""
 
     run_id: str
     experiment: str
@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Model:
-    """A LoggedModel that is not deleted."""
+    """A LoggedModel; deleted ones are left out."""
 
     location: str
     run_id: str | None
@@ -65,7 +65,7 @@ def of(tracking_uri: str) -> Path | None:
 
 
 def state(path: Path) -> list[tuple[int, int, int, int, int]] | None:
-    """What a database and its write-ahead log have in common with themselves as long as nobody writes; None while one may.
+    """State of a database and its write-ahead log, constant as long as nobody writes; None while one may.
 
     A file that was written a moment ago could be written again without a change of its times, which are coarse.
     """
@@ -120,7 +120,7 @@ def logged_model(path: Path, model_id: str) -> Model | None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The database as it is at one moment."""
+    """Open the database at one moment."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_PATIENCE_S)) as database:
         database.execute("BEGIN")
         columns = [name for _, name, *_ in database.execute("PRAGMA table_info(experiments)")]

@@ -1,4 +1,4 @@
-"""The run of a study: attach to the one that ``mlflow run`` of this project made, go on with an earlier one, or make one.
+"""Run of a study: that of ``mlflow run``, an earlier one, or a new one.
 
 A run that somebody else began, such as one's own training, is never written into: the study becomes a run below it.
 """
@@ -29,19 +29,19 @@ _RUN, _ENTRY_POINT = "MLFLOW_RUN_ID", "mlflow.project.entryPoint"
 
 
 def is_handed_over(run: Run) -> bool:
-    """Whether ``mlflow run`` of this project made a run for what is done here, so that it may be written into."""
+    """True if ``mlflow run`` of this project made a run for this study, so that it may be written into."""
     return os.environ.get(HANDED_OVER) == run.info.run_id and _ENTRY_POINT in run.data.tags
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """The run of a study that is open."""
+    """The open run of a study."""
 
     run_id: str
     experiment_id: str
     experiment: str
     context_tags: dict[str, str]
-    """Who, from what source: what MLflow puts on a run that it starts itself."""
+    """User and source, as MLflow records them on a run that it starts itself."""
     lanes: Mapping[str, Sequence[Run]]
     """The lane runs of the study that its experiment had when it was opened, by lane; the newest first."""
 
@@ -74,7 +74,7 @@ class StudyRuns:
         self._client.set_experiment_tag(experiment.experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
     def experiment(self) -> Experiment:
-        """Where a run goes that is the first of its kind.
+        """Experiment of the first run of its kind.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class StudyRuns:
         return self._client.create_run(experiment.experiment_id, content.start_ms, tags, content.name)
 
     def _describe(self, run: Run, content: Content, tags: dict[str, str]) -> None:
-        """Say what the study is, and that it goes on."""
+        """Write params and tags of the study, and set the run's status to running."""
         from mlflow.entities import Param, RunTag
 
         run_id = run.info.run_id
@@ -140,7 +140,7 @@ class StudyRuns:
             self._client.update_run(run_id, status="RUNNING")
 
     def _take_over(self, study: StudyRun, known: list[Run]) -> None:
-        """Bring the lanes of earlier runs under this one, and end what a killed process left running."""
+        """Move the lanes of earlier runs under this one, and end runs that a killed process left running."""
         for run in known:
             run_id = run.info.run_id
             if run_id == study.run_id:
@@ -154,7 +154,7 @@ class StudyRuns:
                 self._client.set_terminated(run_id, "KILLED")
 
     def surrounding(self) -> Run | None:
-        """The run that this process was started in, whoever made it."""
+        """The run that this process was started in."""
         run_id = os.environ.get(_RUN)
         return self._client.get_run(run_id) if run_id else None
 
@@ -186,7 +186,7 @@ class StudyRuns:
         return experiment
 
     def _made(self, name: str) -> Experiment:
-        """A new experiment, or the one that somebody else has made in the same moment."""
+        """A new experiment, or the one that another process has made in the same moment."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -199,7 +199,7 @@ class StudyRuns:
 
 
 def _may_hold(run: Run, study_id: str) -> bool:
-    """Whether a run may become, or is, that of a study; one that holds another study is not."""
+    """Test if a run may become, or is, that of a study; one that holds another study is not."""
     holds = run.data.tags.get(Tag.STUDY_ID)
     return is_handed_over(run) if holds is None else holds == study_id
 

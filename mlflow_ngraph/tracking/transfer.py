@@ -1,4 +1,4 @@
-"""Fetch one file whole, by its digest, however often the connection is cut.
+"""Resumable download of one file, verified by its digest.
 
 The digest is taken while the file arrives. What has come lies in a file named by the digest of the whole, so a cut
 transfer goes on where it stopped, in this call or the next.
@@ -38,14 +38,14 @@ class StoppedError(Exception):
 
 
 class FilePart:
-    """What has come of a file, with its digest.
+    """The part of a file that has arrived, with its digest.
 
     Parameters
     ----------
     came : Callable[[int], None]
         Told of bytes that are there now and were not before; fewer than none where they were thrown away.
     stopped : Callable[[], bool]
-        Whether nobody waits for the file any more.
+        True once the file is no longer wanted.
     """
 
     def __init__(
@@ -59,28 +59,27 @@ class FilePart:
             while chunk := stream.read(CHUNK):
                 self._taken(chunk)
         self.resumed = self.size > 0
-        """Whether some of it is from an earlier attempt, of which only the digest of the whole will tell its worth."""
+        """True if some of it is from an earlier attempt; only the digest of the whole file tells if that part is right."""
 
     @property
     def digest(self) -> str:
-        """sha256 of what is there."""
         return self._digest.hexdigest()
 
     def restart(self) -> None:
-        """Throw away what is there."""
+        """Discard the part."""
         self.path.unlink(missing_ok=True)
         self._came(-self.size)
         self.size, self._digest, self.resumed = 0, hashlib.sha256(), False
 
     def extend(self, chunks: Iterator[bytes]) -> None:
-        """Add what arrives; whatever came before it failed is there."""
+        """Append arriving bytes; bytes before an error are kept."""
         with self.path.open("ab") as stream:
             for chunk in chunks:
                 stream.write(chunk)
                 self._taken(chunk)
 
     def adopt(self, file: Path) -> None:
-        """Take a whole file as it is."""
+        """Take a complete file."""
         self.restart()
         file.replace(self.path)
         with self.path.open("rb") as stream:
@@ -99,17 +98,17 @@ class ArtifactStore(ABC):
     """A directory of artifacts."""
 
     def settings(self) -> AbstractContextManager[None]:
-        """What all fetching stands in, once for all files: how the store's client has to behave."""
+        """Configuration of the store's client while files are fetched, set once for all files."""
         return nullcontext()
 
     @abstractmethod
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        """Add to ``part`` what it lacks of a file, or all of it.
+        """Add the missing bytes of a file to ``part``, or all of it.
 
         Parameters
         ----------
         sized : Callable[[int], None]
-            Told the size of the file where the store says it beforehand.
+            Called with the size of the file where the store announces it.
 
         Raises
         ------
@@ -130,19 +129,17 @@ def bring(
 
     Parameters
     ----------
-    digest : str
-        Sha256 of the file.
     name : str
-        Of the file, for messages.
+        Name of the file, for messages.
 
     Raises
     ------
     EngineError
-        It cannot be had, or is not what was logged.
+        It is missing, or differs from the logged one.
     TransferError
         It did not arrive, or cannot be kept here.
     StoppedError
-        Nobody waits for it any more.
+        The file is no longer wanted.
     """
     patience = _patience()
     while part.digest != digest:
@@ -165,14 +162,12 @@ def bring(
 
 
 def content(store: ArtifactStore, path: str, place: Path, name: str, most: int) -> bytes:
-    """The content of a small file that nobody has checked.
+    """Content of a small file, unverified.
 
     Parameters
     ----------
     place : Path
         A file to put it in meanwhile.
-    most : int
-        Bytes that it may have.
 
     Raises
     ------
@@ -213,7 +208,7 @@ def _again(patience: Retry, name: str, error: CutError) -> Retry:
 
 
 def _patience() -> Retry:
-    """How often and how fast to try again: as MLflow is configured, which is less patient here by default."""
+    """Number and pace of retries, as MLflow is configured, which is less patient here by default."""
     from urllib3.util import Retry
 
     return Retry(

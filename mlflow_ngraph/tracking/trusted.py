@@ -24,11 +24,11 @@ class TrustedManifest:
 
     manifest: Manifest
     content: bytes
-    """Of the manifest: what the digest and the signature are of."""
+    """The manifest, which digest and signature cover."""
     signature: bytes | None
     """None where nobody has signed it."""
     trusted: Trusted
-    """Why it is believed."""
+    """Reason for trusting it."""
 
 
 def trusted_manifest(remote: Remote, rules: Rules) -> TrustedManifest:

@@ -30,7 +30,7 @@ DEVICE_COMPARISON = "ngraph-devices"
 OLDEST, BEFORE = Version("3.15"), Version("4")
 _PREFIX = "mlflow.sharedViewState."
 _WORKFLOW = "workflowType=machine_learning"
-"""Without it the UI shows what it has for language models instead."""
+"""Without it the UI shows its views for language models instead."""
 _MOST = 40
 """Views of an experiment that MLflow shows."""
 _PARAMS = (Param.MODEL, Param.DEVICE, Param.COMPILER, Param.PRECISION)
@@ -38,20 +38,20 @@ _PARAMS = (Param.MODEL, Param.DEVICE, Param.COMPILER, Param.PRECISION)
 
 @dataclass(frozen=True)
 class View:
-    """What a view shows of all lane runs."""
+    """A view of all lane runs: charts and columns."""
 
     id: str
     name: str
     charts: Sequence[dict[str, Any]]
     columns: Sequence[str]
-    """Metrics and tags beside what names a run."""
+    """Metrics and tags, besides the columns that name a run."""
     order: str
     """The headline that the runs are sorted by, the largest first."""
     only: Sequence[str] = ()
     """Filters of the runs."""
 
     def state(self) -> dict[str, Any]:
-        """The view as the UI keeps it."""
+        """State of the view as the UI keeps it."""
         return {
             "searchFilter": " AND ".join([f"tags.`{Tag.KIND}` = '{Kind.LANE}'", *self.only]),
             "orderByKey": f"metrics.`{self.order}`",
@@ -87,7 +87,7 @@ class View:
 
 
 def supported(version: str | None) -> bool:
-    """Whether a server of this version of MLflow shows views."""
+    """True if a server of this version of MLflow shows views."""
     try:
         return version is not None and OLDEST <= Version(version) < BEFORE
     except InvalidVersion:
@@ -139,12 +139,12 @@ def link(base: str, experiment_id: str, view: str = DEVICE_COMPARISON) -> str:
 
 
 def model_link(base: str, experiment_id: str, model: str) -> str:
-    """The address of the view of one model."""
+    """Address of the view of one model."""
     return link(base, experiment_id, _of_model(model).id)
 
 
 def run_link(base: str, experiment_id: str, run_id: str, path: str = "") -> str:
-    """The address of a run, or of what lies below it."""
+    """Address of a run, or of a page below it."""
     return f"{base}/#/experiments/{experiment_id}/runs/{run_id}{path}?{_WORKFLOW}"
 
 
@@ -154,7 +154,7 @@ def quoted(text: str) -> str:
 
 
 def command(tracking_uri: str) -> str:
-    """What shows a store that no server stands before, with the page at ``/ngraph``."""
+    """Command that shows a store without a server, with the page at ``/ngraph``."""
     return f"mlflow-ngraph server --store {shlex.quote(addresses.shown(tracking_uri))}"
 
 
@@ -164,7 +164,7 @@ def _packed(state: dict[str, Any]) -> str:
 
 
 def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
-    """Curves over batch size, of metrics of cells."""
+    """Charts of metrics over batch size."""
     return [
         _card(
             f"ngraph-line-{name}",
@@ -188,18 +188,18 @@ def _lines(*names: str, scale: str = "linear") -> list[dict[str, Any]]:
 
 
 def _bars(*names: str) -> list[dict[str, Any]]:
-    """Headlines of all runs beside each other."""
+    """Bar charts of headlines."""
     return [_card(f"ngraph-bar-{name}", "BAR", metricKey=name) for name in names]
 
 
 def _scatter(x: str, y: str) -> dict[str, Any]:
-    """What is paid for one headline in another."""
+    """Scatter plot of one headline against another."""
     axes = {"xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
     return _card(f"ngraph-scatter-{x}-{y}", "SCATTER", **axes)
 
 
 def _parallel(*metrics: str) -> dict[str, Any]:
-    """Every run as a line through what it is and what it reached."""
+    """Parallel coordinates: every run as a line through its params and metrics."""
     return _card(
         "ngraph-parallel", "PARALLEL", selectedParams=list(_PARAMS), selectedMetrics=list(metrics), showAllRuns=True
     )
@@ -248,7 +248,7 @@ _COMPARED_IN = [
 
 
 def _of_model(model: str) -> View:
-    """What the compilers make of one model: its lines alone in each chart."""
+    """View of one model: its lines alone in each chart."""
     only = [f"params.`{Param.MODEL}` = {quoted(model)}"]
     return View(f"ngraph-model-{schema.model_name(model)}", model, _COMPARED, _COMPARED_IN, "throughput", only)
 
@@ -297,4 +297,4 @@ VIEWS = (
         "parity_max_rel",
     ),
 )
-"""What `install` puts into an experiment."""
+"""Views that `install` puts into an experiment."""

@@ -17,7 +17,7 @@ from mlflow_ngraph.execute.record import CellRecord
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.release.pulling import pull_engine
 from mlflow_ngraph.study import Study, parse
-from mlflow_ngraph.tracking.sources import Wanted
+from mlflow_ngraph.tracking.sources import EngineFilter
 from mlflow_ngraph.verdicts import Verdict
 
 pytestmark = pytest.mark.usefixtures("compilers")
@@ -103,7 +103,9 @@ def test_no_verb_answers_with_it(builder: Builder, cli) -> None:
 
 def test_the_device_pulls_it_and_compares_it_with_the_outputs_that_came_along(builder: Builder, tmp_path: Path) -> None:
     run_id = builder.outcome.where["run_id"]
-    pulled = pull_engine(run_id, tmp_path / "engine", tracking_uri=builder.uri, wanted=Wanted(compilers=["openvino"]))
+    pulled = pull_engine(
+        run_id, tmp_path / "engine", tracking_uri=builder.uri, wanted=EngineFilter(compilers=["openvino"])
+    )
     assert {check.name: check.status for check in pulled.checks}["probe"] == "ok"
     assert [figures.verdict for figures in pulled.package.manifest.figures] == ["built"]
 

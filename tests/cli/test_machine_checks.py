@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from mlflow_ngraph.cli import machine_checks
-from mlflow_ngraph.cli.check_result import CheckResult
+from mlflow_ngraph.cli.machine_checks import CheckResult
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.nvml import GpuSettings, Nvml
 from mlflow_ngraph.devices.probes import Gpu

@@ -17,7 +17,7 @@ import pytest
 
 from mlflow_ngraph.cli import checks, tables
 from mlflow_ngraph.cli.benchmark import show_outcome
-from mlflow_ngraph.cli.check_result import CheckResult
+from mlflow_ngraph.cli.machine_checks import CheckResult
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.registry import DEVICES

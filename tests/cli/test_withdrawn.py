@@ -18,7 +18,7 @@ from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.tracking import sources
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Tag
-from mlflow_ngraph.tracking.sources import Wanted
+from mlflow_ngraph.tracking.sources import EngineFilter
 from mlflow_ngraph.ui.store import ResultStore
 from tests.support.logged import Logged
 from tests.support.records import study_record
@@ -119,11 +119,11 @@ def test_engines_of_a_lane_run_that_is_deleted_are_not_offered(sqlite_uri: str, 
         if record.lanes[key].lane.label == "resnet18"
     }
     recorder.close(record, "FINISHED")
-    client, wanted = MlflowClient(sqlite_uri), Wanted(compilers=["identity"])
+    client, wanted = MlflowClient(sqlite_uri), EngineFilter(compilers=["identity"])
     assert sources.find(study, sqlite_uri, wanted).run_id == lanes["identity"]
     client.delete_run(lanes["identity"])
     with pytest.raises(TrackingError, match=f"run {lanes['identity']} is deleted"):
-        sources.find(lanes["identity"], sqlite_uri, Wanted())
+        sources.find(lanes["identity"], sqlite_uri, EngineFilter())
     for _ in range(2):
         with pytest.raises(Exception, match="no engine that fits --compilers identity"):
             sources.find(study, sqlite_uri, wanted)

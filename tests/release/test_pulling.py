@@ -22,7 +22,7 @@ from mlflow_ngraph.release.pulling import pull_engine
 from mlflow_ngraph.tracking import download
 from mlflow_ngraph.tracking.download import Remote, locate
 from mlflow_ngraph.tracking.schema import Kind, Tag
-from mlflow_ngraph.tracking.sources import Wanted
+from mlflow_ngraph.tracking.sources import EngineFilter
 from tests.support.logged import COMPILERS, WORKLOAD, Logged
 from tests.support.published import directory_of, of_another_model, publish, rewrite
 
@@ -314,7 +314,7 @@ def test_a_study_run_has_several_engines_to_choose_from(logged: Logged, tmp_path
 
     def pull(**wanted: Any) -> str:
         return pull_engine(
-            run_id, tmp_path / "engine", tracking_uri=logged.uri, wanted=Wanted(**wanted)
+            run_id, tmp_path / "engine", tracking_uri=logged.uri, wanted=EngineFilter(**wanted)
         ).remote.model_id
 
     with pytest.raises(UsageError) as error:
@@ -356,4 +356,4 @@ def test_a_registered_version_is_pulled_by_alias_and_number(
 
 def test_a_model_alone_is_not_chosen_from(remote: Remote, sqlite_uri: str) -> None:
     with pytest.raises(UsageError, match=r"is one engine: --batch-sizes 8 chooses among those of a run"):
-        pull_engine(f"models:/{remote.model_id}", tracking_uri=sqlite_uri, wanted=Wanted(batch_sizes=[8]))
+        pull_engine(f"models:/{remote.model_id}", tracking_uri=sqlite_uri, wanted=EngineFilter(batch_sizes=[8]))

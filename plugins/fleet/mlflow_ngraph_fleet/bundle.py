@@ -1,4 +1,4 @@
-"""What travels to a device: the core and this plugin as wheels, the study, and the models it names; each by its digest, and nothing else.
+"""Bundle for a device: core and plugin as wheels, the study, and the models it names; each by its digest.
 
 A model that a study names by a relative path is at that path on the device too, so that it has the same name in results.
 """
@@ -29,23 +29,23 @@ _MODULES = "torch"
 """The scheme whose target is a Python module, which may be the user's own."""
 _EXTRAS = ("xeon", "gpu", "orin")
 _ELSEWHERE = "models"
-"""Where models are on the device that are named by paths of this machine."""
+"""Folder on the device of models that are named by paths of this machine."""
 _DIGITS = 16
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What goes to one device."""
+    """Files for one device."""
 
     command: str
-    """What starts the study there."""
+    """Command that starts the study there."""
     files: Path
     parts: Mapping[str, Path]
 
 
 @dataclass(frozen=True)
 class Travelling:
-    """A study with what it needs, the same for every device."""
+    """A study with its files, the same for every device."""
 
     study: Study
     """With names of models as they are on a device."""
@@ -55,14 +55,14 @@ class Travelling:
 
     @classmethod
     def pack(cls, study: Study, place: Path) -> Travelling:
-        """Gather what a study needs.
+        """Gather the files of a study.
 
         Parameters
         ----------
         study : Study
             Names models relative to the working directory of this process.
         place : Path
-            Where the parts are laid.
+            Folder for the parts.
 
         Raises
         ------
@@ -86,18 +86,14 @@ class Travelling:
         return cls(study.model_copy(update={"workloads": choices}), parts, code, models)
 
     def bundle(self, fleet: Fleet, device: str, place: Path, **about: Any) -> Bundle:
-        """What goes to one device.
+        """Make the bundle of one device.
 
         Parameters
         ----------
-        fleet : Fleet
-            Describes the device.
-        device : str
-            Its name.
         place : Path
-            Where the small files are laid.
+            Folder for the small files.
         **about : Any
-            What the job has to know besides.
+            More facts for the job.
         """
         described, profile = fleet.devices[device], fleet.profile(device)
         extra = f"[{profile}]" if profile in _EXTRAS else "[torch,onnxruntime,openvino]"
@@ -148,7 +144,7 @@ def _moved(choice: WorkloadChoice) -> tuple[WorkloadChoice, dict[PurePosixPath, 
 
 
 def _taken(path: Path, files: dict[PurePosixPath, Path], *, required: bool) -> str:
-    """Take a file along with those beside it that it names; returns its place on the device."""
+    """Take a file along with its neighbours that it names; returns its place on the device."""
     if not path.is_file():
         if path.is_absolute() or not required:
             return str(path)  # on the device, where it is looked for again
@@ -162,7 +158,7 @@ def _taken(path: Path, files: dict[PurePosixPath, Path], *, required: bool) -> s
 
 
 def _named_in(path: Path) -> Iterator[Path]:
-    """Files beside a model that hold its weights: those whose names stand in it."""
+    """Neighbours of a model that hold its weights: those whose names stand in it."""
     if not path.stat().st_size:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

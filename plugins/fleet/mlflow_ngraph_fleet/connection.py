@@ -1,4 +1,4 @@
-"""The engine that a fleet names."""
+"""Connection to the engine that a fleet's description names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def connect(fleet: Fleet, *, insecure: bool = False) -> Engine:
     Parameters
     ----------
     insecure : bool
-        Whether an engine that lets in everybody will do.
+        Accept an engine that lets in everybody.
 
     Raises
     ------
@@ -21,7 +21,7 @@ def connect(fleet: Fleet, *, insecure: bool = False) -> Engine:
     FleetAwayError
         It does not answer.
     DependencyError
-        What speaks to it is not installed.
+        The engine's client is not installed.
     """
     if fleet.engine == "slurm":
         from mlflow_ngraph_fleet.slurm_engine import SlurmEngine

@@ -1,4 +1,4 @@
-"""Which devices there are, where they are, and which engine takes studies to them: read from YAML and validated."""
+"""Description of a fleet in YAML: its devices, their addresses, and the engine that takes studies to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = "all"
 DEFAULT_FILE = "fleet.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|API_KEY|ACCESS_KEY", re.IGNORECASE)
-"""Names of variables that hold what nobody else may know."""
+"""Names of variables with secrets."""
 _HOST_KEY = re.compile(r"(ssh-|ecdsa-|sk-)[\w@.-]+ [A-Za-z0-9+/=]+( \S+)*")
 _ADDRESS = re.compile(r"https?://[^@/?#\s]+")
 _SSH = re.compile(r"([\w.-]+@)?[\w.:-]+")
@@ -41,7 +41,7 @@ class Node(_Model):
     host: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$")
     """Name or address at which the other machines of the fleet reach it."""
     ssh: str = ""
-    """Where OpenSSH reaches it from here, such as ``ngraph@lab-orin``, or a name of ``~/.ssh/config``. Empty: it does not, and
+    """Address for OpenSSH, such as ``ngraph@lab-orin``, or a name of ``~/.ssh/config``. Empty: not reachable, and
     `fleet up` says what to type there."""
     host_key: str = ""
     """The public host key, as in ``/etc/ssh/ssh_host_ed25519_key.pub``. Empty: the one in ``known_hosts``."""
@@ -85,11 +85,11 @@ class Head(Node):
     """The machine that keeps the queue."""
 
     port: int = Field(6379, ge=1, le=65535)
-    """Where nodes join."""
+    """Port that nodes join."""
     dashboard_port: int = Field(8265, ge=1, le=65535)
-    """Of the job API, which listens on the loopback of this machine alone."""
+    """Port of the job API, which listens on the loopback of this machine alone."""
     address: str = ""
-    """Where the job API is reached from here, such as ``https://lab-head``. Empty: through a tunnel of OpenSSH, or on this
+    """Address of the job API from here, such as ``https://lab-head``. Empty: through a tunnel of OpenSSH, or on this
     machine where ``ssh`` is empty too."""
     ca_file: str = ""
     """Certificates that vouch for an ``https`` address; the system's own by default."""
@@ -111,16 +111,16 @@ class Device(Node):
     """Interpreter of an environment with the compilers, such as that of a Jetson that sees its TensorRT. Empty: an
     environment is made once from ``requirements``."""
     requirements: list[str] = Field(default_factory=list)
-    """What to install into it, as for pip; ``mlflow-ngraph[EXTRA]`` stands for this very version. By default the extra of the
+    """Requirements to install, as for pip; ``mlflow-ngraph[EXTRA]`` stands for this very version. By default the extra of the
     profile."""
     interpreter: str = "python3"
-    """What makes the environment: a Python from 3.10 on."""
+    """Interpreter that makes the environment: a Python from 3.10 on."""
     system_site_packages: bool = False
-    """Whether the environment that is made sees the packages of its interpreter, as on a Jetson, whose TensorRT they are."""
+    """Let the environment see the packages of its interpreter, as on a Jetson, whose TensorRT they are."""
     pip_options: list[str] = Field(default_factory=list)
     """Options of ``pip install`` there, such as ``--extra-index-url`` and its address."""
     labels: dict[Name, str] = Field(default_factory=dict)
-    """What else to know of it, such as the rack."""
+    """Other facts, such as the rack."""
     tracking_uri: str = ""
     """The tracking server as the device sees it. Empty: it sees none, and results come by way of the client."""
     home: str = ""
@@ -162,11 +162,11 @@ class Fleet(_Model):
 
     name: Name = "fleet"
     engine: EngineName = "ray"
-    """What queues studies and takes them to the devices."""
+    """Engine that queues studies and takes them to the devices."""
     ray: str = Field("", pattern=r"^(\d+\.\d+\.\d+)?$")
     """Version of Ray on the nodes; by default the one that this client has."""
     token_file: str = ""
-    """What lets a client in: a file of 0600, relative to this one. By default in the directory of this package."""
+    """File with the clients' token, of mode 0600, relative to this one. By default in the directory of this package."""
     shared: str = ""
     """With Slurm: a directory that this machine and all devices see."""
     partition: str = ""
@@ -193,11 +193,9 @@ class Fleet(_Model):
 
     @property
     def origin(self) -> Path:
-        """The file that this was read from."""
         return self._origin
 
     def profile(self, name: str) -> str:
-        """The device profile of a device."""
         device = self.devices[name]
         return device.profile or (name if name in DEVICES.names() else "host")
 
@@ -223,7 +221,7 @@ def load(path: Path) -> Fleet:
     Raises
     ------
     FleetError
-        The file is missing or invalid; names the key and what is allowed.
+        The file is missing or invalid; names the key and the allowed values.
     """
     try:
         content = documents.from_yaml(path)
@@ -239,10 +237,8 @@ def parse(content: object, origin: Path) -> Fleet:
 
     Parameters
     ----------
-    content : object
-        As YAML or JSON has it.
     origin : Path
-        Its file; what it names by relative paths is beside it.
+        Its file; relative paths in it start there.
 
     Raises
     ------
@@ -261,7 +257,7 @@ def parse(content: object, origin: Path) -> Fleet:
 
 
 def read_secret(path: Path) -> str:
-    """The one line of a file that nobody but its owner may read.
+    """The one line of a file that only its owner may read.
 
     Raises
     ------
@@ -284,13 +280,13 @@ def read_secret(path: Path) -> str:
 
 
 def to_plain(fleet: Fleet) -> dict[str, Any]:
-    """A description as JSON has it."""
+    """A description as JSON."""
     plain: dict[str, Any] = json.loads(fleet.model_dump_json(exclude_defaults=True))
     return plain
 
 
 def of_mlflow(key: str) -> bool:
-    """Whether MLflow itself put this key into the configuration of a backend."""
+    """True for keys that MLflow itself puts into the configuration of a backend."""
     return key.isupper() or key.startswith("_mlflow") or key in {"build_image", "docker_auth"}
 
 

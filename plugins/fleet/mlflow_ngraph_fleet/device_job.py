@@ -1,4 +1,4 @@
-"""A study as a job on a device: runs it, says on the way how far it is, and sends its journal where no server saw it."""
+"""Job on a device: run the study, report its progress, and send the journal if no server has it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Earlier:
         self._path = path
 
     def directory(self) -> Path | None:
-        """Of the study that an earlier job began."""
+        """Directory of the study that an earlier job began."""
         try:
             directory = Path(self._path.read_text(encoding="utf-8"))
         except OSError:
@@ -109,13 +109,13 @@ class _Earlier:
         return directory if directory is not None and study_directories.end(directory) == "recorded" else None
 
     def keep(self, directory: Path) -> None:
-        """Say which it is."""
+        """Note the directory of the study for later jobs."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(str(directory), encoding="utf-8")
 
 
 class _Speaker:
-    """Passes on what a client shows."""
+    """Sends the client messages for people."""
 
     def __init__(self, earlier: _Earlier) -> None:
         self._earlier = earlier
@@ -147,7 +147,6 @@ def _say(event: str, **fields: Any) -> None:
 
 
 def _reaches(tracking_uri: str) -> bool:
-    """Whether this device sees the tracking server."""
     if not tracking_uri:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What the fleet asks of an engine that takes jobs to devices: submit, wait, logs, cancel, recover.
+"""Interface of an engine that takes jobs to devices: submit, wait, logs, cancel, recover.
 
 The shape is that of MLflow's own job executors. An engine queues and carries; which job measures is decided by the lock of
 the device, because what an engine calls a resource binds only those who ask for it.
@@ -17,7 +17,7 @@ _POLL_S = 1.0
 
 
 class State(str, Enum):
-    """How far a job is."""
+    """State of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -29,19 +29,19 @@ class State(str, Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether it will not change again."""
+        """True where it will not change again."""
         return self not in (State.QUEUED, State.RUNNING)
 
 
 @dataclass(frozen=True)
 class Status:
-    """What an engine says of a job."""
+    """Status of a job, by its engine."""
 
     state: State
     message: str = ""
-    """Why it failed, or what it waits for."""
+    """Reason for its failure or its waiting."""
     exit_code: int | None = None
-    """Of the job's own process; None where it has none, or the engine does not know it."""
+    """Exit code of the job's process; None where it has none, or the engine does not know it."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Job:
     """One study on one device."""
 
     id: str
-    """Chosen by whoever submits it, so that submitting it again is noticed."""
+    """Chosen by the submitter, so that submitting it again is noticed."""
     device: str
     command: str
-    """A line of the shell, run in a directory that holds what ``files`` holds."""
+    """A line of the shell, run in a directory with the ``files``."""
     files: Path
     """A small directory that goes to the device."""
     parts: Mapping[str, Path] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True)
 class KnownJob:
-    """A job as the engine knows it."""
+    """A job that the engine lists."""
 
     id: str
     device: str
@@ -69,7 +69,7 @@ class KnownJob:
 
 
 class Engine(ABC):
-    """Takes jobs to the devices of a fleet. Used as a context: leaving it closes what leads to the engine."""
+    """Takes jobs to the devices of a fleet. As a context manager it closes its connections."""
 
     name: str
 
@@ -97,7 +97,7 @@ class Engine(ABC):
 
     @abstractmethod
     def status(self, job_id: str) -> Status:
-        """How far a job is.
+        """Status of a job.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class Engine(ABC):
 
     @abstractmethod
     def recover(self) -> list[KnownJob]:
-        """All jobs that the engine knows, whoever submitted them.
+        """All jobs that the engine knows, of all submitters.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class Engine(ABC):
 
     @abstractmethod
     def nodes(self) -> Mapping[str, str]:
-        """What the engine knows of each device, in a word or two, by name: those that have joined.
+        """Status of each device in a word or two, by name: those that have joined.
 
         Raises
         ------
@@ -146,12 +146,7 @@ class Engine(ABC):
         """
 
     def wait(self, job_id: str, seconds: float) -> Status:
-        """How a job ended, or how far it is when the time is over.
-
-        Parameters
-        ----------
-        seconds : float
-            To wait at most.
+        """Wait for the end of a job; returns its status then, or when the time is over.
 
         Raises
         ------

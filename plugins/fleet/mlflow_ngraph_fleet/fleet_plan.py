@@ -1,4 +1,4 @@
-"""A study over several devices before it begins, and what a client keeps of it, so that any later client can go on."""
+"""Plan of a study over several devices, and the client's record of it, from which any later client continues."""
 
 from __future__ import annotations
 
@@ -29,16 +29,12 @@ def plan(
 
     Parameters
     ----------
-    fleet : Fleet
-        Describes the devices.
     study : Study
-        What to measure; each device is measured by its own profile.
-    devices : Sequence[str]
-        Names of the fleet.
+        The study; each device is measured by its own profile.
     resume : str
         As of a study.
     tracking_uri, experiment : str | None
-        Where to record, as this client sees it.
+        Tracking server and experiment, as this client sees them.
 
     Returns
     -------
@@ -82,7 +78,7 @@ def plan(
 
 
 def places() -> Path:
-    """Where studies over several devices are kept."""
+    """Folder of studies over several devices."""
     path = home_directory.directory() / "fleet" / "studies"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -109,7 +105,7 @@ def find(name: str | None) -> Path:
 
 
 def read(place: Path) -> dict[str, Any]:
-    """What is known of a study.
+    """Read the plan of a study.
 
     Raises
     ------
@@ -130,15 +126,7 @@ def fleet_of(place: Path) -> Fleet:
 
 
 def write(place: Path, kept: Mapping[str, Any]) -> None:
-    """Keep what is known of a study: whole or not at all, and for its owner alone, because an address may hold a login.
-
-    Parameters
-    ----------
-    place : Path
-        Of the study.
-    kept : Mapping[str, Any]
-        As of `read`.
-    """
+    """Write the plan: atomically, and for its owner alone, because an address may hold a login."""
     target = place / f".{KEPT}.new"
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         json.dump(kept, file, indent=1)

@@ -1,4 +1,4 @@
-"""The run that holds the studies of several devices: one parent, with the study run of each device as its child."""
+"""MLflow run of a study over several devices: a parent with each device's study run as its child."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPARISON = "comparison.md"
 
 @dataclass(frozen=True)
 class FleetRun:
-    """A run that is open."""
+    """An open run."""
 
     tracking_uri: str
     experiment: str
@@ -37,9 +37,7 @@ class FleetRun:
         Parameters
         ----------
         fleet_id, study : str
-            What the studies have in common: their id as a whole, and their name.
-        devices : Sequence[str]
-            Their names.
+            Facts that the studies share: their common id, and their name.
         tracking_uri, experiment : str | None
             As of a study.
 
@@ -81,13 +79,6 @@ class FleetRun:
     def known(cls, run_id: str, tracking_uri: str | None) -> FleetRun:
         """The run of an earlier process.
 
-        Parameters
-        ----------
-        run_id : str
-            Its id.
-        tracking_uri : str | None
-            As of a study.
-
         Raises
         ------
         TrackingError
@@ -102,13 +93,13 @@ class FleetRun:
 
     @property
     def address(self) -> str:
-        """Where a person finds it: an address or, for a store without a server, the run and the command that shows it."""
+        """Address of the run for people or, for a store without a server, the run and the command that shows it."""
         if not connection.is_server(self.tracking_uri):
             return f"{self.run_id}, shown by {views.command(self.tracking_uri)}"
         return views.run_link(addresses.shown(self.tracking_uri).rstrip("/"), self.experiment_id, self.run_id)
 
     def close(self, status: str, comparison: str) -> None:
-        """End the run, and with it what a device that was lost has left running.
+        """End the run, and runs that a lost device has left running.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""One study over several devices, from the client's side: submitted, followed, ended, and come back to.
+"""Client of a study over several devices: submit, follow, cancel, reattach.
 
 What is known of it is kept in a directory, so that any later client can go on; what happened on the devices is known from the
 engine and from the logs of the jobs alone.
@@ -24,36 +24,36 @@ from mlflow_ngraph_fleet.fleet_run import FleetRun
 from mlflow_ngraph_fleet.wire import Event, Listener
 
 ATTEMPTS = 5
-"""How often a study is taken to a device whose job ended without a word; it goes on where it was."""
+"""Attempts to continue a study on a device whose job ended without a word."""
 _POLL_S = 1.5
 _CANCEL_S = 120.0
-"""How long to wait for jobs that were asked to end."""
+"""Time for cancelled jobs to end."""
 _OWN_CODES = (0, 1, 2, 3, 130, 143)
 """Exit codes of a study; that of a process that was killed is another one."""
 _LAST_LINES = 12
-"""Of a log, for a person who is told of a failure."""
+"""Lines of a log that are shown with a failure."""
 _OF_DEVICES = "ngraph"
 
 
 class Observer(Protocol):
-    """Follows a study on all its devices."""
+    """Callbacks of a study on several devices."""
 
     def on_state(self, device: str, state: str) -> None:
-        """What the engine says of a device's job has changed."""
+        """Called when the state of a device's job changes."""
 
     def on_event(self, device: str, event: Event) -> None:
-        """The study on a device said something."""
+        """Called with a message of the study on a device."""
 
 
 @dataclass
 class Progress:
-    """How far a device is."""
+    """Progress of a device."""
 
     device: str
     attempt: int = 1
     listener: Listener = field(default_factory=Listener)
     state: str = ""
-    """As the observer knows it."""
+    """State in the observer's words."""
     code: int | None = None
     """The exit code of the study there; None as long as it is under way."""
     reason: str = ""
@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class DeviceOutcome:
-    """How the study of a device ended."""
+    """Result of the study on a device."""
 
     device: str
     code: int
@@ -78,12 +78,8 @@ class FleetStudy:
 
     Parameters
     ----------
-    engine : Engine
-        Takes jobs to the devices.
     place : Path
-        Keeps what is known; made by `fleet_plan.plan`.
-    run : FleetRun
-        Holds the runs of the devices.
+        Directory of the study's record; made by `fleet_plan.plan`.
     """
 
     def __init__(self, engine: Engine, place: Path, run: FleetRun, observer: Observer) -> None:
@@ -99,7 +95,7 @@ class FleetStudy:
         self._cancelled: bool = kept["cancelled"]
 
     def submit(self) -> None:
-        """Queue what is not queued yet.
+        """Submit jobs that are not queued yet.
 
         Raises
         ------
@@ -117,7 +113,7 @@ class FleetStudy:
             raise
 
     def follow(self) -> list[DeviceOutcome]:
-        """Until every device has ended.
+        """Follow the jobs until every device has ended.
 
         Returns
         -------
@@ -127,7 +123,7 @@ class FleetStudy:
         Raises
         ------
         FleetError
-            The engine refuses, or what came from a device is damaged.
+            The engine refuses, or a device's message is damaged.
         """
         while open_ones := [progress for progress in self._devices.values() if progress.code is None]:
             for progress in open_ones:
@@ -145,7 +141,7 @@ class FleetStudy:
         Returns
         -------
         list[DeviceOutcome]
-            As of `follow`; a device that did not answer in time has a reason that says so.
+            As of `follow`; a device that did not answer in time has a reason.
         """
         self._cancelled = True
         self._keep()
@@ -169,7 +165,6 @@ class FleetStudy:
         return self.outcomes()
 
     def outcomes(self) -> list[DeviceOutcome]:
-        """How the devices that have ended did."""
         return [
             DeviceOutcome(each.device, each.code, each.reason, each.study_id, tuple(each.last_lines))
             for each in self._devices.values()
@@ -185,7 +180,7 @@ class FleetStudy:
         self._keep()
 
     def _look(self, progress: Progress) -> None:
-        """Take in what is new of a device."""
+        """Read new messages of a device."""
         job_id = self._job_id(progress)
         status = self._engine.status(job_id)
         if status.state is not State.QUEUED:
@@ -212,7 +207,7 @@ class FleetStudy:
             self._observer.on_event(progress.device, said)
 
     def _ended_silently(self, progress: Progress, status: Status) -> None:
-        """A job ended without the study's saying so: it, the node or the head was killed, or somebody cancelled it."""
+        """Handle a job that ended without a message of the study: it, the node or the head was killed, or it was cancelled."""
         message = status.message or status.state.value
         if status.exit_code is not None and status.exit_code in _OWN_CODES:
             progress.code = status.exit_code
@@ -233,7 +228,7 @@ class FleetStudy:
         self._show(progress, "ended")
 
     def _collect(self, progress: Progress) -> None:
-        """Record what a device could not."""
+        """Record a study that its device could not record."""
         content = progress.listener.journal
         if content is None or not progress.study_id:
             return
@@ -266,21 +261,21 @@ class FleetStudy:
 
 
 def job_id(fleet_study: str, device: str, attempt: int) -> str:
-    """What the engine calls the job of a device.
+    """Id of a device's job in the engine.
 
     Parameters
     ----------
     fleet_study, device : str
         The id of the study over all devices, and the name of the device.
     attempt : int
-        Which of its jobs, from 1 on.
+        Number of the job, from 1 on.
     """
     return f"{_OF_DEVICES}-{fleet_study}-{device}-{attempt}"
 
 
 @contextmanager
 def _within(run_id: str) -> Iterator[None]:
-    """What is recorded within the block belongs to a run."""
+    """Record into a run within the block."""
     before = os.environ.get("MLFLOW_RUN_ID")
     os.environ["MLFLOW_RUN_ID"] = run_id
     try:
@@ -293,7 +288,7 @@ def _within(run_id: str) -> Iterator[None]:
 
 
 def exit_code(outcomes: Sequence[DeviceOutcome]) -> int:
-    """Of all devices: that of an interruption, else the worst."""
+    """Exit code for all devices: that of an interruption, else the worst."""
     codes = {outcome.code for outcome in outcomes}
     interrupted = [code for code in codes if code >= 128]
     if interrupted:
@@ -302,6 +297,6 @@ def exit_code(outcomes: Sequence[DeviceOutcome]) -> int:
 
 
 def status_of(outcomes: Sequence[DeviceOutcome]) -> str:
-    """What MLflow calls the end of such a study."""
+    """Status of such a study in MLflow."""
     code = exit_code(outcomes)
     return "KILLED" if code >= 128 else "FINISHED" if code in (0, 3) else "FAILED"

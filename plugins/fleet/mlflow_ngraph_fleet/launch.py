@@ -1,4 +1,4 @@
-"""Starts a study on a device: finds or makes its environment, undoes what the engine changed, and becomes the study.
+"""Launcher of a study on a device: find or make its environment, undo the engine's changes, run the study.
 
 This file goes to the device by itself and runs with any Python there from 3.10 on; it needs the standard library alone. Each step
 replaces the process (exec), so that whoever ends the job ends the study, and nothing is left behind.
@@ -30,7 +30,7 @@ _KEPT = 20
 
 
 def main() -> NoReturn:
-    """Become the study that the directory describes."""
+    """Replace this process by the study that the directory describes."""
     here = Path.cwd()
     job: dict[str, Any] = json.loads((here / JOB).read_text(encoding="utf-8"))
     parts = _parts(job["parts"], here)
@@ -66,7 +66,7 @@ def main() -> NoReturn:
 
 
 def say(event: str, **fields: Any) -> None:
-    """Tell the client."""
+    """Send an event to the client."""
     print(MARK + json.dumps({"event": event, **fields}), flush=True)  # noqa: T201 - the log is how a job speaks
 
 
@@ -76,7 +76,7 @@ def _fail(reason: str) -> NoReturn:
 
 
 def _parts(names: list[str], here: Path) -> dict[str, Path]:
-    """Where the engine has put what needs to travel only once."""
+    """Folders of the parts that the engine has brought."""
     folders = [here, *(Path(text) for text in os.environ.get("PYTHONPATH", "").split(os.pathsep) if text)]
     places = {}
     for name in names:
@@ -102,7 +102,7 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _secrets(path: Path) -> dict[str, str]:
-    """What a file says that only its owner can read."""
+    """Secrets from a file that only its owner can read."""
     try:
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             _fail(f"others can read {path}: chmod 600 {path}")
@@ -119,7 +119,7 @@ def _data_directory() -> Path:
 
 
 def _kept(folder: Path, name: str, fill: Any) -> Path:
-    """The directory of this name, made once; whoever comes meanwhile waits for it."""
+    """The directory of this name, made once; concurrent callers wait for it."""
     target = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}.lock").open("w") as lock:
@@ -135,7 +135,7 @@ def _kept(folder: Path, name: str, fill: Any) -> Path:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what has not been used for longest."""
+    """Remove the folders that were not used for longest."""
     kept = sorted(
         (path for path in folder.iterdir() if path.name[:1] != "." and path.is_dir()), key=_used, reverse=True
     )
@@ -155,7 +155,7 @@ def _unpack(wheels: Iterable[Path], target: Path) -> None:
 
 
 def _made(folder: Path, job: dict[str, Any], wheel: Path) -> Path:
-    """The environment with the compilers. It is the same as long as what it was made from is; code alone changes nothing."""
+    """The environment with the compilers. Its name is a digest of its requirements; code alone changes nothing."""
     interpreter = shutil.which(job["interpreter"])
     if interpreter is None:
         _fail(

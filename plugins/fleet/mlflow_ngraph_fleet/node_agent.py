@@ -1,4 +1,4 @@
-"""What happens on a machine of a fleet: its engine is started, looked at, or stopped with proof.
+"""Program on a machine of a fleet: start its engine, report its state, stop it with proof.
 
 The file is sent through SSH as the standard input of any Python from 3.10 on, which then fills `CONFIG` and calls `main`. It needs the
 standard library alone. It prints one line of JSON. What is secret in `CONFIG` is in no command line.
@@ -26,9 +26,9 @@ CONFIG: dict[str, Any] = {}
 MARK = "NGRAPH_FLEET"
 """Variable that every process of the engine and of its jobs has."""
 STUDY = "mlflow_ngraph fleet job"
-"""What the command of a study has in it, which is a job of the engine."""
+"""Part of a study's command line, by which jobs are recognised."""
 _STORE_BYTES = 80_000_000
-"""Of Ray's object store, which this fleet does not use; by default it takes a share of the memory that is measured."""
+"""Size of Ray's object store, which this fleet does not use; by default it takes a share of the memory that is measured."""
 QUIET = {
     # Nobody asks for tasks, objects or metrics here. What looks after them wakes up ten times a second, beside what is timed.
     "RAY_raylet_report_resources_period_milliseconds": "1000",
@@ -56,13 +56,13 @@ QUIET = {
 }
 """Variables that keep the engine from working while nothing is asked of it."""
 WITHOUT = ("--disable-usage-stats", "--include-log-monitor=false")
-"""What is left out: a monitor that looks for new lines of all logs ten times a second; those of jobs are read without it."""
+"""Options that leave out a monitor, which looks for new lines of all logs ten times a second; jobs' logs are read without it."""
 _ENDS_S, _DIES_S, _STARTS_S = 45.0, 10.0, 90.0
 _LOCK_FOLDERS = ("/run/lock", "/var/tmp", "/tmp")  # noqa: S108 - where the lock of measurements may be
 
 
 def main() -> None:
-    """Do what is asked, and say what came of it."""
+    """Execute a command, and print the result."""
     try:
         answer = {"up": up, "down": down, "status": status}[CONFIG["action"]]()
     except (OSError, subprocess.SubprocessError, RuntimeError) as error:
@@ -92,7 +92,7 @@ def up() -> dict[str, Any]:
 
 
 def down() -> dict[str, Any]:
-    """Stop the engine and whatever it started, and say what is left: nothing, or which processes."""
+    """Stop the engine and its processes, and report the survivors."""
     root = _root()
     if _has_systemd():
         subprocess.run(["systemctl", "--user", "disable", "--now", _unit()], capture_output=True, check=False)
@@ -112,7 +112,7 @@ def down() -> dict[str, Any]:
 
 
 def status() -> dict[str, Any]:
-    """What runs here, what it has, and who measures."""
+    """Report the running engine, the machine, and the study that measures on it."""
     root = _root()
     engine = root / "engine"
     python = engine.read_text(encoding="utf-8") if engine.is_file() else CONFIG["engine_python"]
@@ -181,7 +181,6 @@ def _engine_python(root: Path) -> str:
 
 
 def _arguments() -> list[str]:
-    """Of ``ray start``."""
     shared = [
         "start", "--block", *WITHOUT, f"--node-ip-address={CONFIG['host']}", "--num-cpus=1", "--num-gpus=0",
         f"--object-store-memory={_STORE_BYTES}", f"--resources={json.dumps(dict.fromkeys(CONFIG['devices'], 1))}",
@@ -238,12 +237,12 @@ def _start(command: list[str], variables: dict[str, str], root: Path) -> str:
 
 
 def _of_unit(text: str) -> str:
-    """A word as a unit file has it."""
+    """Escape a word for a unit file."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
 
 
 def _await_head(root: Path) -> None:
-    """Until the job API answers, or the engine says why it does not."""
+    """Wait until the job API answers, or the engine reports an error."""
     deadline = time.monotonic() + _STARTS_S
     address = f"http://127.0.0.1:{CONFIG['dashboard_port']}/api/version"
     request = urllib.request.Request(address, headers={"Authorization": f"Bearer {CONFIG['token']}"})
@@ -257,7 +256,6 @@ def _await_head(root: Path) -> None:
 
 
 def _versions(python: str) -> dict[str, str]:
-    """Of the engine."""
     program = "import platform, importlib.metadata as m; print(platform.python_version(), m.version('ray'))"
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     words = done.stdout.split()
@@ -267,7 +265,7 @@ def _versions(python: str) -> dict[str, str]:
 
 
 def _device() -> dict[str, Any]:
-    """What this package says of the machine, where a study brought it."""
+    """Description of the machine by this package, where a study brought it."""
     home = Path(CONFIG["home"]).expanduser() if CONFIG["home"] else _root().parent.parent
     codes = sorted((home / "fleet" / "code").glob("code-*"), key=lambda path: path.stat().st_mtime)
     made = sorted(
@@ -291,7 +289,7 @@ def _device() -> dict[str, Any]:
 
 
 def _holder() -> str:
-    """Who measures on this machine; empty if nobody does."""
+    """Study that measures on this machine; empty if none does."""
     given = os.environ.get("NGRAPH_LOCK_DIR") or CONFIG["environment"].get("NGRAPH_LOCK_DIR")
     for folder in [given] if given else _LOCK_FOLDERS:
         path = Path(folder, "mlflow-ngraph.lock")
@@ -310,7 +308,7 @@ def _holder() -> str:
 
 
 def _ours() -> list[int]:
-    """Processes of this machine's part of the fleet, and of nobody else."""
+    """Processes of this machine's part of the fleet only."""
     engine = _root() / "engine"
     package = b""
     if engine.is_file():
@@ -360,7 +358,7 @@ def _is_study(pid: int) -> bool:
 
 
 def _keeper() -> str:
-    """What starts the engine again."""
+    """Name of the supervisor that restarts the engine; empty without one."""
     if _has_systemd() and (_units() / _unit()).is_file():
         return "systemd"
     return "a loop" if any(map(_is_keeper, _ours())) else ""

@@ -1,4 +1,4 @@
-"""The machines of a fleet, from the client's side: started, looked at, and stopped with proof, through OpenSSH."""
+"""Client of the fleet's machines: start, inspect and stop their engines through OpenSSH."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, with what is to run on it."""
+    """A machine, and the configuration of its engine."""
 
     name: str
     node: Node
     config: Mapping[str, Any]
-    """What is done there needs to know this; nothing secret."""
+    """Configuration of the program there; nothing secret."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request to a machine."""
+    """Answer of a machine to a request."""
 
     machine: Machine
     content: Mapping[str, Any]
@@ -54,7 +54,7 @@ def machines(fleet: Fleet, names: Sequence[str] | None = None) -> list[Machine]:
     Raises
     ------
     DependencyError
-        Nothing says which version of Ray the nodes should have.
+        The version of Ray for the nodes is unknown.
     """
     head = fleet.head
     if head is None:
@@ -95,12 +95,10 @@ def ask(machines: Sequence[Machine], action: str, **more: Any) -> Iterator[Answe
 
     Parameters
     ----------
-    machines : Sequence[Machine]
-        Where.
     action : str
         ``up``, ``down`` or ``status``.
     **more : Any
-        What the action needs besides, such as the token.
+        More facts for the action, such as the token.
 
     Yields
     ------
@@ -126,14 +124,10 @@ def _asked(machine: Machine, action: str, more: Mapping[str, Any]) -> Answer:
 
 
 def program(machine: Machine, action: str, **more: Any) -> str:
-    """What a machine runs, with what it needs to know before it.
+    """Program for a machine, with its configuration.
 
     Parameters
     ----------
-    machine : Machine
-        Where.
-    action : str
-        As of `ask`.
     **more : Any
         As of `ask`.
     """
@@ -143,7 +137,7 @@ def program(machine: Machine, action: str, **more: Any) -> str:
 
 
 def by_hand(machine: Machine, token: Path) -> str:
-    """What to type on a machine that SSH does not reach.
+    """Commands to type on a machine that SSH does not reach.
 
     Parameters
     ----------
@@ -170,7 +164,7 @@ def by_hand(machine: Machine, token: Path) -> str:
 
 
 def token(fleet: Fleet) -> str:
-    """What lets clients in, made where there is none."""
+    """Token of the clients, made where there is none."""
     path = token_path(fleet)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -50,14 +50,8 @@ class NGraphBackend(AbstractBackend):  # type: ignore[misc]  # MLflow gives the 
         ----------
         project_uri, entry_point : str
             The project, and ``benchmark`` or the name of a device.
-        params : Mapping[str, str] | None
-            Of the entry point.
-        version : str | None
-            Of the project.
         backend_config : Mapping[str, Any]
             A description of a fleet, or ``{"fleet": FILE}``; without either ``fleet.yaml``.
-        tracking_uri, experiment_id : str
-            Where to record.
 
         Raises
         ------
@@ -136,7 +130,7 @@ def _asked(entry_point: str, given: dict[str, str], config: Mapping[str, Any], f
 
 @contextmanager
 def _within(folder: Path, run_id: str | None) -> Iterator[None]:
-    """As MLflow starts a project: in its folder, and as a run."""
+    """Work as MLflow starts a project: in its folder, and as a run."""
     before, names = Path.cwd(), ("MLFLOW_RUN_ID", HANDED_OVER)
     known = {name: os.environ[name] for name in names if name in os.environ}
     os.chdir(folder)

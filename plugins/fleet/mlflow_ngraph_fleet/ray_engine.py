@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 INSTALL = "pip install 'mlflow-ngraph-fleet[ray]'"
 STOP_SECONDS = 60
-"""What a study has to end in, with its run, after SIGTERM."""
+"""Time for a study to end its run after SIGTERM."""
 _TIMEOUT = (5, 60)
 """Seconds to connect, and between two bytes of an answer."""
 _LARGEST = 500_000_000
@@ -51,14 +51,14 @@ _log = logging.getLogger(__name__)
 
 
 def token_path(fleet: Fleet) -> Path:
-    """Where the token of a fleet is on this machine."""
+    """Path of a fleet's token on this machine."""
     if fleet.token_file:
         return fleet.origin.parent / Path(fleet.token_file).expanduser()
     return home.location() / "fleet" / f"{fleet.name}.token"
 
 
 class RayEngine(Engine):
-    """The jobs of a cluster of Ray."""
+    """Jobs of a Ray cluster."""
 
     name = "ray"
 
@@ -73,7 +73,7 @@ class RayEngine(Engine):
         Parameters
         ----------
         insecure : bool
-            Whether a cluster will do that asks nobody for a token, and so runs whatever anybody sends.
+            True if a cluster may be used that asks for no token, and so runs any job from anybody.
 
         Raises
         ------
@@ -194,7 +194,7 @@ def _asked(address: str, question: Callable[[], T]) -> T:
     Raises
     ------
     FleetAwayError
-        Nobody answers.
+        The cluster does not answer.
     FleetError
         The cluster refuses.
     """
@@ -254,7 +254,7 @@ def client_class() -> type[JobSubmissionClient]:
 
 @contextmanager
 def _here_only() -> Iterator[None]:
-    """Hide from Ray what leads it elsewhere."""
+    """Hide variables that would lead Ray elsewhere."""
     hidden = {name: os.environ.pop(name) for name in _ELSEWHERE if name in os.environ}
     try:
         yield
@@ -263,7 +263,6 @@ def _here_only() -> Iterator[None]:
 
 
 def _authorities(fleet: Fleet) -> str | bool:
-    """Who vouches for an address with TLS."""
     if fleet.head is None or not fleet.head.ca_file:
         return True
     path = fleet.origin.parent / Path(fleet.head.ca_file).expanduser()
@@ -273,7 +272,7 @@ def _authorities(fleet: Fleet) -> str | bool:
 
 
 def _is_open(address: str, verify: str | bool) -> bool:
-    """Whether the job API answers somebody without a token."""
+    """Test if the job API answers without a token."""
     import requests
 
     def ask() -> Any:

@@ -1,4 +1,4 @@
-"""Slurm's commands, on a machine that has them and shares a directory with the nodes.
+"""Slurm as an engine: its commands, on a machine that shares a directory with the nodes.
 
 A job lies in a directory of its own there, with its log; what needs to travel only once lies beside it. Each job has its node for
 itself, and is not started again by Slurm: whether it goes on is for the client to say.
@@ -142,7 +142,7 @@ def _state(text: str) -> State:
 
 
 def _run(*command: str, text: str | None = None) -> str:
-    """What a command prints.
+    """Run a command and return its output.
 
     Raises
     ------

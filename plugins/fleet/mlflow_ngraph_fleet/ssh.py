@@ -1,4 +1,4 @@
-"""OpenSSH, as the user has set it up: with the user's own keys, which stay here, and host keys that are known before.
+"""OpenSSH connections with the user's own keys and pinned host keys.
 
 Nothing is accepted on first use, no agent is forwarded, and nobody is asked for a password.
 """
@@ -30,11 +30,11 @@ _PLAIN = (
     ("timed out", "no answer in time"),
     ("No route to host", "there is no way to it"),
 )
-"""What OpenSSH says, and what that means here."""
+"""Messages of OpenSSH, each with its meaning here."""
 
 
 def run(node: Node, command: str, *, text: str, seconds: float) -> str:
-    """Run a command on a node, and return what it prints.
+    """Run a command on a node, and return its output.
 
     Parameters
     ----------
@@ -43,9 +43,7 @@ def run(node: Node, command: str, *, text: str, seconds: float) -> str:
     command : str
         A line of the node's shell; everybody there can read it while it runs.
     text : str
-        Its standard input, which nobody else reads.
-    seconds : float
-        To wait at most.
+        Its standard input.
 
     Raises
     ------
@@ -80,8 +78,6 @@ class Tunnel:
     ----------
     node : Node
         With ``ssh``.
-    port : int
-        Of the node.
     """
 
     def __init__(self, node: Node, port: int) -> None:
@@ -115,7 +111,6 @@ class Tunnel:
             self._await(self._process)
 
     def close(self) -> None:
-        """End the connection."""
         if self._process is not None:
             self._process.terminate()
             self._process.communicate()
@@ -135,7 +130,7 @@ class Tunnel:
 
 @contextmanager
 def _options(node: Node) -> Iterator[list[str]]:
-    """What every connection has; the pinned key in a file of its own."""
+    """Options of every connection; the pinned key is in a file of its own."""
     settings = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
@@ -153,7 +148,7 @@ def _options(node: Node) -> Iterator[list[str]]:
 
 
 _ALIAS = "mlflow-ngraph-node"
-"""Stands for the host in the file with its pinned key, whatever address it has."""
+"""Alias of the host in the file with its pinned key, independent of its address."""
 
 
 def _program() -> str:

@@ -1,4 +1,4 @@
-"""The engine of a fleet stands still on this machine while a slice is timed: what does not run disturbs nothing."""
+"""Suspension of the fleet's engine on this machine while a slice is timed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph_fleet.node_agent import MARK, STUDY
 
 LONGEST_S = 8.0
-"""Of one standstill. A node that says nothing for longer could be taken for lost by the others of the fleet."""
+"""Longest suspension. Others of the fleet could take a node that is silent for longer for lost."""
 _TOGETHER_S, BREATH_S = 5.0, 0.3
-"""After so many seconds of standing still, so many in which nothing is timed: whoever asks for logs, or ends a study, is answered."""
+"""Pause after a long suspension, without timing: requests for logs, or for the end of a study, are answered."""
 _LOOK_S = 10.0
-"""How long a list of processes is good for."""
+"""Time for which a list of processes is used."""
 
 
 class Standstill:
-    """Stops processes beside a study.
+    """Suspends processes around a study.
 
     They go on after a block, after `LONGEST_S`, or when this process ends, however it does.
 
     Parameters
     ----------
     processes : Callable[[], Sequence[psutil.Process]]
-        What to stop, such as `of_engine`; asked from time to time, because an engine's processes come and go.
+        Processes to suspend, such as `of_engine`; asked from time to time, because an engine's processes come and go.
     """
 
     def __init__(self, processes: Callable[[], Sequence[psutil.Process]]) -> None:
@@ -42,7 +42,7 @@ class Standstill:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Have the engine stand still within the block."""
+        """Suspend the engine within the block."""
         if self._still_s > _TOGETHER_S:
             time.sleep(BREATH_S)
             self._still_s = 0.0
@@ -62,7 +62,6 @@ class Standstill:
             self._still_s += time.monotonic() - began
 
     def close(self) -> None:
-        """Stop nothing any more."""
         self._warden.close()
 
     def _signal(self, number: signal.Signals) -> None:
@@ -80,7 +79,7 @@ def of_engine(mark: str) -> list[psutil.Process]:
     Parameters
     ----------
     mark : str
-        What the variable `MARK` of the engine's processes holds.
+        Value of the variable `MARK` in the engine's processes.
     """
     engine, studies = set[psutil.Process](), {psutil.Process()}
     for process in psutil.process_iter():

@@ -1,4 +1,4 @@
-"""What a job says to the client: lines of its log, the only thing that every engine brings back while a job runs.
+"""Messages of a job to the client: lines of its log, the only thing that every engine brings back while a job runs.
 
 A line that begins with `MARK` is an event, in JSON; everything else is for people. A study whose device sees no tracking
 server sends its journal in such lines when it ends, compressed, and with its digest.
@@ -42,12 +42,12 @@ _SHOWN: Mapping[str, Sequence[str]] = {
     "workload_refused": ("label", "reason"),
     "lane_recorded": ("lane",),
 }
-"""Events of a study that a client shows, and what it needs of them. No samples, and none of what happens between slices."""
+"""Events of a study that a client shows, with the fields it needs. No samples, and no events between slices."""
 _OF_LANES = ("id", "label", "compiler_label", "precision")
 
 
 def line(event: str, **fields: Any) -> str:
-    """An event as a line, without its end."""
+    """Line of an event, without its end."""
     return MARK + json.dumps({"event": event, **fields}, separators=(",", ":"), default=str)
 
 
@@ -63,7 +63,7 @@ def of_study(event: Mapping[str, Any]) -> str | None:
 
 
 def of_journal(content: bytes) -> Iterator[str]:
-    """The lines that carry a journal."""
+    """Lines that carry a journal."""
     text = base64.b64encode(zlib.compress(content, 9)).decode()
     for start in range(0, len(text), _PART):
         yield line("journal_part", data=text[start : start + _PART])
@@ -72,7 +72,7 @@ def of_journal(content: bytes) -> Iterator[str]:
 
 @dataclass
 class Listener:
-    """Takes in a log as it grows, and tells events from what is for people."""
+    """Parser of a growing log, which tells events from lines for people."""
 
     journal: bytes | None = None
     """The journal that came, once it is whole."""
@@ -80,7 +80,7 @@ class Listener:
     _parts: list[str] = field(default_factory=list)
 
     def hear(self, log: str) -> Iterator[Event | str]:
-        """What is new in a log: events, and lines for people. A last line without its end is none yet.
+        """Parse the new part of a log: events, and lines for people. A last line without its end is kept for later.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Listener:
                 yield event
 
     def _keeps(self, event: Event) -> bool:
-        """Take in a part of the journal."""
+        """Collect the parts of the journal; False for other events."""
         if event["event"] == "journal_part":
             self._parts.append(str(event.get("data", "")))
             return True

@@ -1,4 +1,4 @@
-"""The server's addresses: the Open Inference Protocol over HTTP, and the metrics.
+"""ASGI application: routes of the Open Inference Protocol over HTTP, and the metrics.
 
 Nothing here waits but by ``await``: bodies come in pieces, engines compute in threads of their own, and what takes long to
 parse or to write is done in a thread beside.
@@ -57,7 +57,7 @@ class Application:
         self._held = 0
 
     def asgi(self, started: Callable[[], Awaitable[None]]) -> Starlette:
-        """What the web server runs.
+        """The ASGI application.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class Application:
         return await self._computed(request, length, lambda body: interface.read(body, length), interface.write)
 
     async def _invoke(self, request: Request) -> Response:
-        """As MLflow's own scoring server does."""
+        """Answer as MLflow's own scoring server does."""
         read = partial(invocations.read, self.service.interface)
         return await self._computed(request, None, read, invocations.write)
 
@@ -155,7 +155,7 @@ class Application:
         Parameters
         ----------
         length : str | None
-            How much of the body is JSON, as the request says it.
+            Length of the JSON in the body, from the request's header.
         """
         start = time.monotonic()
         self._admit(request)
@@ -186,7 +186,7 @@ class Application:
             raise Refusal(404, "unknown", f"there is no such version: {interface.name!r} has {interface.version}")
 
     def _admit(self, request: Request) -> None:
-        """Refuse what is not worth reading."""
+        """Refuse a request before its body is read."""
         service = self.service
         if not service.ready:
             raise Refusal(503, "not_ready", service.broken or "the engine is not ready", retry_after_s=1, close=True)
@@ -226,9 +226,9 @@ class Application:
             raise self._too_late() from None
 
     async def _helped(self, long: bool, function: Callable[[], T], start: float) -> T:
-        """Call a function, in a thread beside where it may take long.
+        """Call a function, in a helper thread where it may take long.
 
-        The time of the request holds here too: a server that ends waits that long for what has come in, and no longer.
+        The timeout of the request holds here too: a server that ends waits that long for its requests, and no longer.
         """
         if not long:
             return function()
@@ -243,7 +243,7 @@ class Application:
         return Refusal(504, "timeout", f"there was no answer within {limit:g} s")
 
     def _left(self, start: float) -> float:
-        """Seconds that a request still has."""
+        """Remaining seconds of a request."""
         return max(0.0, start + self.service.limits.timeout_s - time.monotonic())
 
     async def _refused(self, _: Request, error: Exception) -> Response:
@@ -258,7 +258,7 @@ class Application:
 
 
 def refusal(error: Refusal) -> Response:
-    """One line of JSON."""
+    """Answer to a refused request: one line of JSON."""
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
@@ -274,7 +274,7 @@ async def _no_route(_: Request, error: Exception) -> Response:
 
 
 def _json_bytes(length: str | None, body: bytearray) -> int:
-    """How much of a body has to be parsed; a length that is none is refused at once."""
+    """Length of the JSON in a body; an invalid header counts as 0, which is refused at once."""
     if length is None:
         return len(body)
     return int(length) if length.isascii() and length.isdigit() and len(length) < _DIGITS else 0

@@ -1,4 +1,4 @@
-"""Requests of many clients in batches of one engine: a queue, and a thread for each engine that takes from it.
+"""Dynamic batching: one FIFO queue, one worker thread per engine.
 
 First come is first served, whole requests only. A thread that is free takes what is waiting as soon as it fills a batch, or
 its first request has waited long enough. What goes wrong with a batch is tried again request by request, so that values
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Answerer(Protocol):
-    """What is needed of a `LoadedEngine`."""
+    """The part of a `LoadedEngine` that the queue uses."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]: ...
@@ -45,7 +45,7 @@ class Answerer(Protocol):
 
 
 class Observer(Protocol):
-    """Who is told what happens in the queue; called from several threads."""
+    """Callbacks of the queue, called from several threads."""
 
     def computed(self, samples: int, size: int, seconds: float) -> None:
         """A batch of ``samples`` has been computed at the batch size ``size``."""
@@ -53,11 +53,11 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class BatchAnswer:
-    """What became of a request."""
+    """Result of a request."""
 
     outputs: dict[str, NDArray[Any]]
     queued_s: float
-    """Until its batch was begun."""
+    """From arrival to the start of its batch."""
     computed_s: float
     """Its batch."""
 
@@ -79,8 +79,6 @@ class Batcher:
     ----------
     engines : Sequence[Answerer]
         Equal ones; each is called by one thread.
-    observer : Observer
-        Is told of batches.
     """
 
     def __init__(self, engines: Sequence[Answerer], plan: BatchPlan, observer: Observer) -> None:
@@ -88,10 +86,10 @@ class Batcher:
         self._engines = engines
         self._observer = observer
         self.inseparable = engines[0].inseparable
-        """Why requests are computed one by one; empty where they share batches."""
+        """Reason for computing requests one by one; empty where they share batches."""
         self.batched = not self.inseparable
         self.broken = ""
-        """Why the engine answers nobody any more; empty while it does."""
+        """Reason for answering no more requests; empty while the engine works."""
         self._queue: deque[_Waiting] = deque()
         self._samples = 0
         self._computing = 0
@@ -107,11 +105,11 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Samples in the queue."""
+        """Number of samples in the queue."""
         return self._samples
 
     def stuck(self, seconds: float) -> bool:
-        """Whether an engine has been computing one batch for longer than this."""
+        """Test if an engine has been computing one batch for longer than this."""
         now = time.monotonic()
         return any(since and now - since > seconds for since in self._busy_since)
 
@@ -158,7 +156,7 @@ class Batcher:
         return entry.future
 
     def close(self, timeout_s: float) -> bool:
-        """BatchAnswer what is in the queue, take nothing more, and say whether that was done in time."""
+        """Answer queued requests, accept no more, and return True if that was done in time."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -203,7 +201,7 @@ class Batcher:
         return self._queue[0].since + self.plan.max_delay_s - time.monotonic()
 
     def _forget(self, entry: _Waiting) -> None:
-        """Make room for others where nobody waits for a request any more."""
+        """Free the place of a cancelled request."""
         if not entry.future.cancelled():
             return
         with self._changed:
@@ -213,7 +211,7 @@ class Batcher:
                 self._changed.notify_all()
 
     def _take(self) -> tuple[list[_Waiting], int]:
-        """The first of the queue, as many as fit; without those that nobody waits for any more."""
+        """The first of the queue, as many as fit; without cancelled requests."""
         size = self.plan.size(self._samples) if self.batched else self._queue[0].samples
         most = min(size, self.plan.max_batch) if self.batched else size
         batch: list[_Waiting] = []
@@ -251,7 +249,7 @@ class Batcher:
             entry.future.set_result(answer)
 
     def _done(self, batch: list[_Waiting]) -> None:
-        """Make room for what comes after a batch; doing so again does nothing."""
+        """Free the place of a batch; doing so again does nothing."""
         with self._changed:
             for entry in batch:
                 self._computing -= entry.computing
@@ -281,7 +279,7 @@ class Batcher:
         return answers
 
     def _blame(self, engine: Answerer, error: BaseException) -> Refusal:
-        """Whether the values of a request or the engine itself is why it was not computed."""
+        """Refusal of a failed request: run zeros to tell a fault of the engine from one of the values."""
         size = min(engine.batch_sizes)
         try:
             engine.run([np.zeros(spec.resolve(size), spec.dtype) for spec in engine.inputs], batching="exact")

@@ -1,4 +1,4 @@
-"""A client of the Open Inference Protocol, as small as it can be: tensors go and come as bytes."""
+"""Minimal client of the Open Inference Protocol; tensors travel as bytes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,7 @@ def encode(inputs: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
 
 
 def decode(body: bytes, length: str | None) -> dict[str, NDArray[Any]]:
-    """The outputs of an answer to `encode`.
-
-    Parameters
-    ----------
-    length : str | None
-        The value of `LENGTH_HEADER`.
-    """
+    """The outputs of an answer to `encode`."""
     end = len(body) if length is None else int(length)
     outputs, start = {}, end
     for entry in json.loads(body[:end])["outputs"]:
@@ -62,9 +56,7 @@ def infer(url: str, name: str, inputs: Mapping[str, NDArray[Any]], timeout_s: fl
     Parameters
     ----------
     url : str
-        Of the server, such as ``http://localhost:8080``.
-    name : str
-        Of the model there.
+        Address of the server, such as ``http://localhost:8080``.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Connections that say what is wrong in JSON, and do not wait for ever for a request to come in.
+"""HTTP connections with errors in JSON and a timeout for requests.
 
-The web server answers what is no HTTP by itself, in plain text; and it has no limits for connections that never ask.
+The web server answers invalid HTTP in plain text, and has no timeout for connections that never send a request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST = 1024
 """Connections at the same time."""
 HEADER_S = 20.0
-"""From the first sign of a client to the end of the headers of its request."""
+"""Timeout from the first byte of a request to the end of its headers."""
 
 
 class Connection(H11Protocol):
@@ -26,7 +26,7 @@ class Connection(H11Protocol):
 
     Attributes
     ----------
-    on_invalid: is told of bytes that are no HTTP.
+    on_invalid: called with bytes that are no HTTP.
     """
 
     on_invalid: Callable[[], None] = staticmethod(lambda: None)

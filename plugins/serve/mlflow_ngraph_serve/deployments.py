@@ -1,4 +1,4 @@
-"""The plugin ``ngraph`` of MLflow's deployments. MLflow imports this module; it holds what MLflow looks for, no more."""
+"""MLflow deployments plugin ``ngraph``: the names that MLflow looks for in this module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SCHEME = "ngraph"
 
 
 class DeploymentError(MlflowException, click.ClickException):  # type: ignore[misc]
-    """What programs expect of MLflow, and what its command line shows in one line."""
+    """An error as programs expect it of MLflow; its command line shows one line of it."""
 
     def __init__(self, message: str) -> None:
         MlflowException.__init__(self, message, INVALID_PARAMETER_VALUE)
@@ -92,13 +92,12 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
             self._root.delete(name)
 
     def list_deployments(self, endpoint: str | None = None) -> list[dict[str, Any]]:
-        """All deployments."""
         with _as_mlflow():
             _check(None, endpoint)
             return [self._described(self._root.get(name)) for name in self._root.names()]
 
     def get_deployment(self, name: str, endpoint: str | None = None) -> dict[str, Any]:
-        """What a deployment is, where its package lies, and the command that serves it."""
+        """The facts of a deployment, the directory of its package, and the command that serves it."""
         with _as_mlflow():
             _check(None, endpoint)
             return self._described(self._root.get(name))
@@ -184,7 +183,7 @@ def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapp
 
 
 def target_help() -> str:
-    """What ``mlflow deployments help -t ngraph`` shows."""
+    """Text of ``mlflow deployments help -t ngraph``."""
     fields = "\n".join(f"  {name}: {' '.join(str(field.description).split())}" for name, field in _options())
     return f"""Engines of mlflow-ngraph, kept and run on this machine.
 
@@ -215,7 +214,7 @@ def _check(flavor: str | None, endpoint: str | None) -> None:
 
 
 def _arrays(inputs: Any, specs: tuple[TensorSpec, ...]) -> dict[str, Any]:
-    """What MLflow was given, as arrays by name; text formats have numbers of the right type only after conversion."""
+    """Inputs as arrays by name; text formats have numbers of the right type only after conversion."""
     import numpy as np
 
     from mlflow_ngraph_serve import tensors
@@ -242,7 +241,7 @@ def _arrays(inputs: Any, specs: tuple[TensorSpec, ...]) -> dict[str, Any]:
 
 @contextmanager
 def _as_mlflow() -> Iterator[None]:
-    """Give errors MLflow's kind."""
+    """Convert errors to MLflow's."""
     try:
         yield
     except NGraphError as error:

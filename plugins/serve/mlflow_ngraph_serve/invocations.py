@@ -1,4 +1,4 @@
-"""MLflow's own protocol, as ``mlflow models serve`` speaks it: tensors as nested JSON, to ``/invocations``."""
+"""MLflow's scoring protocol at ``/invocations``: tensors as nested JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(interface: Interface, body: bytes | bytearray) -> InferenceRequest:
     Raises
     ------
     Refusal
-        It is not a request that this engine can answer; says what is wrong.
+        The request is invalid for this engine; says why.
     """
     content = interface.parsed(body)
     given = [form for form in _FORMS if form in content]
@@ -60,7 +60,7 @@ def write(question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tupl
 
 
 def _columns(rows: Any) -> Any:
-    """Samples as tensors: those with names by name."""
+    """Tensors of samples: by name where they have names."""
     if not isinstance(rows, list) or not rows:
         raise malformed("instances must be a list of samples")
     if not all(isinstance(row, dict) for row in rows):

@@ -1,4 +1,4 @@
-"""What Prometheus reads at ``/metrics``. docs/how-to/serve-an-engine.md lists the names."""
+"""Counters and histograms for Prometheus at ``/metrics``. docs/how-to/serve-an-engine.md lists the names."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class Metrics:
-    """Counters and histograms of one server.
-
-    Parameters
-    ----------
-    batch_sizes : Sequence[int]
-        Of the engine.
-    """
+    """Counters and histograms of one server."""
 
     def __init__(self, batch_sizes: Sequence[int]) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -47,31 +41,31 @@ class Metrics:
         )
 
     def describe(self, package: Package, name: str, waiting: Callable[[], float], ready: Callable[[], bool]) -> None:
-        """Say what is served, and where to look for what changes by itself."""
+        """Set the labels of the served engine, and the sources of gauges."""
         spec = package.manifest.spec
         self._about.labels(name, spec.workload, spec.compiler, spec.target.precision, package.digest).set(1)
         self._waiting.set_function(waiting)
         self._ready.set_function(lambda: float(ready()))
 
     def computed(self, samples: int, size: int, seconds: float) -> None:
-        """As `batching.Observer`."""
+        """See `batching.Observer`."""
         self._samples.inc(samples)
         self._filled.inc(size - samples)
         self._batch.observe(samples)
         self._compute.observe(seconds)
 
     def answered(self, seconds: float, queued_s: float) -> None:
-        """A request got its answer."""
+        """Count an answer."""
         self._answered.inc()
         self._request.observe(seconds)
         self._queued.observe(queued_s)
 
     def refused(self, reason: Reason) -> None:
-        """A request got none."""
+        """Count a refusal."""
         self._refused.labels(reason).inc()
 
     def text(self) -> tuple[bytes, str]:
-        """The page, and its type."""
+        """The page, and its content type."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         return generate_latest(self._registry), CONTENT_TYPE_LATEST

@@ -18,14 +18,14 @@ Value = Union[bool, int, str, Name, Sequence[int], "Message"]
 
 
 class Message:
-    """A message within another one."""
+    """A nested message."""
 
     def __init__(self, *fields: tuple[str, Value]) -> None:
         self.fields = fields
 
 
 def text(fields: Fields) -> str:
-    """Fields one under the other."""
+    """Text of some fields, one a line."""
     return "".join(f"{line}\n" for line in _lines(fields, ""))
 
 

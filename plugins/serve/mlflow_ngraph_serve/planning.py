@@ -1,4 +1,4 @@
-"""How requests are put together into batches: how many at most, how long one may wait for others, how many may queue.
+"""Plan of dynamic batching: largest batch, longest wait for others, length of the queue.
 
 A request that comes while the engine computes waits for the end of that batch, and then for its own. So the slowest
 request that finds no queue takes twice as long as a batch, and with a bound on the 99th percentile only those batch sizes
@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from mlflow_ngraph.errors import UsageError
 
 SAME = 0.97
-"""Of the highest throughput: a smaller batch size that reaches so much is as good, and answers sooner."""
+"""Share of the highest throughput from which on a smaller batch size is as good; it answers sooner."""
 RESERVE = 0.1
-"""Of the bound, for what is not the engine: receiving, taking apart, sending."""
+"""Share of the latency bound for all but the engine: receiving, parsing, sending."""
 DEFAULT_DEPTH = 64
-"""Full batches that may queue where no bound says how many."""
+"""Full batches that may queue where no bound limits them."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast an engine is at one batch size."""
+    """Speed of an engine at one batch size."""
 
     throughput: float
     """Samples per second."""
@@ -35,7 +35,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What whoever serves has asked for; None leaves it to the figures."""
+    """Options of the user; None leaves the choice to measured figures."""
 
     max_batch: int | None = None
     max_delay_ms: float | None = None
@@ -46,18 +46,18 @@ class Wishes:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How requests become batches."""
+    """Parameters of dynamic batching."""
 
     max_batch: int
     """Samples in a batch, and in a request, at most."""
     max_delay_s: float
-    """How long a request waits for others while the engine is free."""
+    """Longest wait of a request for others while the engine is free."""
     max_queue: int
     """Samples that may wait at the same time."""
     speeds: Mapping[int, Speed]
-    """By batch size of the engine."""
+    """Speeds by batch size of the engine."""
     expected_p99_s: float
-    """Of a request that finds no queue."""
+    """Latency of a request that finds no queue."""
 
     def size(self, waiting: int) -> int:
         """The batch size of the engine that serves ``waiting`` samples, or the first of them, soonest per sample."""
@@ -70,7 +70,7 @@ class BatchPlan:
         return min(enough, max(full), key=lambda size: self.speeds[size].p50_s / min(size, waiting))
 
     def retry_after_s(self, waiting: int) -> float:
-        """How long it takes to compute what is waiting."""
+        """Time to compute the queue, for ``Retry-After``."""
         return waiting / max(speed.throughput for speed in self.speeds.values())
 
 
@@ -136,7 +136,7 @@ def _worthwhile(speeds: Mapping[int, Speed], size: int) -> float:
 
 
 def _depth(room: float, timeout_s: float, speed: Speed) -> int:
-    """How many full batches may queue: the last of them has to come out in time, after the one that is computed."""
+    """Number of full batches that may queue: the last one has to finish in time, after the one being computed."""
     within = min(room, timeout_s)
     fitting = int(within / speed.p99_s) - 1
     return max(1, fitting if math.isfinite(room) else min(fitting, DEFAULT_DEPTH))

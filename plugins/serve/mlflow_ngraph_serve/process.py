@@ -1,4 +1,4 @@
-"""The process that serves an engine: ``python -m mlflow_ngraph_serve.process ORDER``.
+"""The process that serves an engine.
 
 An engine is served as it was measured: in a fresh process, with the environment variables that set its threads and without
 what finding and checking it has imported. So whoever serves becomes this process when all checks are passed.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes import python_command
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
@@ -30,18 +31,17 @@ _SCRATCH = "ngraph-serve-"
 
 @dataclass(frozen=True)
 class Order:
-    """What to serve, and how."""
+    """The package to serve, and the options."""
 
     directory: Path
     digest: str
-    """Of the package's manifest, as it was checked."""
+    """Digest of the package's manifest, as it was checked."""
     name: str
     settings: Settings
     scratch: Path
     """Removed in the end."""
 
     def to_json(self) -> str:
-        """For the command line of the process."""
         return json.dumps(
             {
                 "directory": str(self.directory),
@@ -54,7 +54,6 @@ class Order:
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        """The inverse of `to_json`."""
         from mlflow_ngraph_serve.settings import Settings
 
         content = json.loads(text)
@@ -78,11 +77,11 @@ def become(package: Package, name: str, settings: Settings) -> NoReturn:
 def command_of(package: Package, name: str, settings: Settings) -> tuple[list[str], dict[str, str]]:
     """The command of the process, and its environment."""
     order, env = ordered(package, name, settings)
-    return [sys.executable, "-m", "mlflow_ngraph_serve.process", order.to_json()], env
+    return python_command.command(__name__, order.to_json()), env
 
 
 def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dict[str, str]]:
-    """What a process that serves a package is told, and its environment."""
+    """Order and environment of a process that serves a package."""
     from mlflow_ngraph.engines.environment import variables
 
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
@@ -90,19 +89,13 @@ def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dic
     return order, variables(package.manifest, scratch)
 
 
-def main(arguments: list[str]) -> int:
-    """Serve until a signal comes. SIGTERM and SIGINT end the server once it has answered what came in."""
-    return serve(Order.parse(arguments[0]), _listening_server)
+def main() -> int:
+    """Serve the order given as argument. SIGTERM and SIGINT end the server once it has answered its requests."""
+    return serve(Order.parse(sys.argv[1]), _listening_server)
 
 
 def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
-    """Serve until a signal comes, and return the exit code.
-
-    Parameters
-    ----------
-    server_of : Callable[[Order], Server]
-        Makes the server.
-    """
+    """Serve until a signal comes, and return the exit code."""
     from mlflow_ngraph.engines import environment
 
     environment.prepare_process()
@@ -157,9 +150,5 @@ def _listening_server(order: Order) -> Server:
 
 
 def tell(line: str) -> None:
-    """Say something to whoever started the server."""
+    """Print a line on standard error."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

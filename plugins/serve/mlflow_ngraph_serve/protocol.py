@@ -33,11 +33,11 @@ EXTENSIONS = ("binary_tensor_data",)
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """A request that the engine can answer."""
+    """A valid request."""
 
     id: str | None
     arrays: list[NDArray[Any]]
-    """In the order of the engine's inputs."""
+    """Arrays in the order of the engine's inputs."""
     samples: int | None
     """The batch size; None where no input has a batch axis."""
     outputs: tuple[tuple[str, bool], ...]
@@ -45,7 +45,7 @@ class InferenceRequest:
 
 
 class Interface:
-    """What an engine takes and gives, in the words of the protocol.
+    """Inputs and outputs of an engine in the terms of the protocol.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Interface:
         self.outputs = {spec.name: spec for spec in outputs}
 
     def metadata(self, platform: str) -> dict[str, Any]:
-        """What ``/v2/models/NAME`` answers."""
+        """Answer to ``/v2/models/NAME``."""
         return {
             "name": self.name,
             "versions": [self.version],
@@ -80,7 +80,7 @@ class Interface:
         Raises
         ------
         Refusal
-            It is not a request that this engine can answer; says what is wrong.
+            The request is invalid for this engine; says why.
         """
         end = _json_length(length, len(body))
         content = self.parsed(body[:end])
@@ -123,13 +123,7 @@ class Interface:
         return InferenceRequest(identity, ordered, samples, outputs)
 
     def example(self, address: str) -> str:
-        """A command that asks for one sample of zeros; zeros are sent as bytes, whatever the size of an input.
-
-        Parameters
-        ----------
-        address : str
-            Of an inference.
-        """
+        """A command that asks for one sample of zeros; zeros are sent as bytes, for inputs of any size."""
         described, size = [], 0
         for spec in self.inputs.values():
             shape = list(spec.resolve(1))
@@ -143,7 +137,7 @@ class Interface:
         )
 
     def write(self, question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
-        """The body of an answer, and its headers."""
+        """Body and headers of an answer."""
         described, pieces = [], []
         for name, as_bytes in question.outputs:
             array = found[name]
@@ -221,7 +215,7 @@ def _described(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _json_length(length: str | None, size: int) -> int:
-    """Where the JSON ends in a body of ``size`` bytes."""
+    """Position of the end of the JSON in a body of ``size`` bytes."""
     if length is None:
         return size
     # Python's own conversion would take a sign, spaces, underscores and the digits of other scripts.

@@ -1,4 +1,4 @@
-"""A request that is not served, as the client and the metrics are told."""
+"""Refused request, with its HTTP status and the reason for the metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 Reason = Literal[
     "malformed", "unknown", "too_large", "slow", "queue_full", "not_ready", "timeout", "values", "engine", "internal"
 ]
-"""Why a request was not served; the values of the label ``reason``."""
+"""Reason for refusing a request; the values of the label ``reason``."""
 
 
 class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
@@ -18,7 +18,7 @@ class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
     retry_after_s : float | None
         When asking again makes sense.
     close : bool
-        Whether the connection ends too, because the rest of the request is not read.
+        End the connection too, because the rest of the request is not read.
     """
 
     def __init__(
@@ -32,5 +32,5 @@ class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
 
 
 def malformed(message: str) -> Refusal:
-    """The client's mistake."""
+    """Refusal of a malformed request."""
     return Refusal(400, "malformed", message)

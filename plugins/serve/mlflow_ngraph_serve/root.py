@@ -1,4 +1,4 @@
-"""Deployments on this machine: engines under names, which survive a crash at any moment.
+"""Store of deployments on this machine: named engines, safe against a crash at any moment.
 
 Packages lie under the digest of their manifest and never change. A deployment is one small file, which names its package
 and is replaced as a whole: until a new package is there and proven, the file still says the old one. What a crash leaves
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.engines.manifest import Manifest
 
 LOCK_S = 600.0
-"""How long a change waits for another one, which may be pulling an engine."""
+"""Longest wait of a change for another one, which may be pulling an engine."""
 _RECORDS = "deployments"
 _PACKAGES = "packages"
 _INCOMING = ".incoming"
@@ -38,15 +38,15 @@ _INCOMING = ".incoming"
 
 @dataclass(frozen=True)
 class Deployment:
-    """An engine under a name."""
+    """A named engine."""
 
     name: str
     model_uri: str
-    """Where the engine was taken from."""
+    """Source of the engine."""
     digest: str
-    """Of the manifest of its package."""
+    """Digest of its package's manifest."""
     config: dict[str, Any] = field(default_factory=dict)
-    """As it was given: options of the server, and ``url``."""
+    """Configuration as given: options of the server, and ``url``."""
     created_at: float = 0.0
     """Unix seconds."""
     updated_at: float = 0.0
@@ -65,7 +65,7 @@ class Root:
         self.directory = directory or location() / "deployments"
 
     def names(self) -> list[str]:
-        """All deployments, sorted."""
+        """Sorted names of the deployments."""
         return sorted(path.stem for path in (self.directory / _RECORDS).glob("*.json"))
 
     def get(self, name: str) -> Deployment:
@@ -98,7 +98,7 @@ class Root:
         return open_package(self.place(deployment), deployment.digest)
 
     def manifest(self, deployment: Deployment) -> Manifest:
-        """What is known of the engine of a deployment; its other files are not looked at.
+        """Manifest of a deployment's engine; its other files are not checked.
 
         Raises
         ------
@@ -108,7 +108,6 @@ class Root:
         return read_manifest(self.place(deployment), deployment.digest).manifest
 
     def place(self, deployment: Deployment) -> Path:
-        """Where the package of a deployment lies."""
         return self.directory / _PACKAGES / deployment.digest
 
     def create(self, name: str, model_uri: str, config: Mapping[str, Any], tracking_uri: str | None) -> Deployment:
@@ -163,7 +162,7 @@ class Root:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Nobody else changes anything meanwhile."""
+        """Lock the deployments."""
         try:
             (self.directory / _RECORDS).mkdir(parents=True, exist_ok=True)
             (self.directory / _PACKAGES).mkdir(exist_ok=True)
@@ -205,7 +204,7 @@ class Root:
             shutil.rmtree(incoming, ignore_errors=True)
 
     def _write(self, deployment: Deployment) -> Deployment:
-        """Replace the record as a whole, and then remove what it no longer names."""
+        """Replace the record as a whole, and then remove files that it no longer names."""
         path = self._record(deployment.name)
         passing = path.with_suffix(f".{uuid4().hex}")
         with passing.open("w", encoding="utf-8") as stream:
@@ -218,7 +217,7 @@ class Root:
         return deployment
 
     def _sweep(self) -> None:
-        """Remove what no deployment needs; called by who has the lock."""
+        """Remove files of no deployment; the caller has the lock."""
         shutil.rmtree(self.directory / _INCOMING, ignore_errors=True)
         for path in (self.directory / _RECORDS).iterdir():
             if path.suffix != ".json":
@@ -257,7 +256,7 @@ def _whole(place: Path, digest: str) -> bool:
 
 
 def _sync(directory: Path) -> None:
-    """Have what was renamed in a directory on the disk."""
+    """Flush renames in a directory to the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""A server from its settings: a socket, the web server on it, and a service that gets ready behind it."""
+"""HTTP server from its settings: socket, web server, and a service that loads in the background."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 IDLE_S = 75
-"""For which a connection is kept after an answer: longer than the proxies in front usually keep it."""
+"""Seconds for which an idle connection is kept: longer than the proxies in front usually keep it."""
 GRACE_S = 5
 """Beyond the time of a request, for clients to take their answers when the server ends."""
 BACKLOG = 1024
@@ -27,7 +27,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises
     ------
     UsageError
-        Somebody else has the port, or this machine has no such address.
+        The port is taken, or this machine has no such address.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -42,18 +42,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """Where clients find the server."""
+    """Address of the server for clients."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Server:
-    """Serves until it is told to stop, and then answers what has come in.
+    """Serves until it is stopped, and then answers its last requests.
 
     Parameters
     ----------
     tell : Callable[[str], None]
-        Is given lines for whoever started it.
+        Called with lines for people.
     """
 
     def __init__(self, service: Service, listening: socket.socket, tell: Callable[[str], None]) -> None:
@@ -69,7 +69,7 @@ class Server:
         Raises
         ------
         NGraphError
-            The engine cannot be loaded or fails, or what was asked for cannot be kept.
+            The engine cannot be loaded or fails, or the options cannot be kept.
         """
         try:
             self._web.run(sockets=[self._listening])
@@ -116,7 +116,7 @@ class Server:
             self._tell(f"try it: {self._service.interface.example(f'{where}/infer')}")
 
     async def _load(self) -> BaseException | None:
-        """Get the service ready in a thread; without an engine there is nothing to serve. What went wrong, `run` raises."""
+        """Load the service in a thread; without an engine there is nothing to serve. `run` raises its error."""
         try:
             await asyncio.get_running_loop().run_in_executor(None, self._service.start)
         except Exception as error:  # noqa: BLE001 - whatever it is

@@ -1,4 +1,4 @@
-"""An engine behind a queue: loaded and warmed up in the background, and asked once it is ready."""
+"""Engine behind a queue: loaded and warmed up in the background."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ _JSON_BYTES = 24
 _HEAD_BYTES = 64 << 10
 """Names, shapes and parameters of a request."""
 _READERS = 64
-"""Requests that may be on their way in, beside those in the queue."""
+"""Requests that may be arriving, besides those in the queue."""
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What a server refuses to do."""
+    """Limits beyond which a server refuses requests."""
 
     timeout_s: float = 30.0
-    """For a request, from its first byte to its answer."""
+    """Timeout of a request, from its first byte to its answer."""
     max_body_bytes: int | None = None
     """None: as many as the largest request has when it is written as JSON."""
 
 
 class Service:
-    """What the server serves.
+    """The engine behind the server, with its queue.
 
     Parameters
     ----------
     package : Package
-        Whole, as whoever opened it has checked.
+        Complete, as its opener has checked.
     workers : int
         Engines to load; each computes one batch at a time.
     tell : Callable[[str], None]
-        Is given lines for whoever starts the server.
+        Called with lines for people.
 
     Raises
     ------
@@ -91,23 +91,22 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be answered."""
+        """True where a request would be answered."""
         batcher = self._batcher
         return batcher is not None and not batcher.broken and not batcher.stuck(self.limits.timeout_s)
 
     @property
     def broken(self) -> str:
-        """Why no request will ever be answered again; empty while that is not known."""
+        """Reason for answering no more requests; empty without one."""
         return self._batcher.broken if self._batcher else ""
 
     @property
     def plan(self) -> BatchPlan | None:
-        """How requests become batches; None before the engine is warm."""
+        """Parameters of dynamic batching; None before the engine is warm."""
         return self._batcher.plan if self._batcher else None
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest body that is read."""
         if self.limits.max_body_bytes is not None:
             return self.limits.max_body_bytes
         largest = max(self.package.manifest.spec.batch_sizes)
@@ -115,7 +114,7 @@ class Service:
 
     @property
     def max_requests(self) -> int:
-        """Requests that are read, queued or computed at the same time: what bounds the memory that they take."""
+        """Requests that are read, queued or computed concurrently: a bound of their memory."""
         return 2 * self._batcher.plan.max_queue + _READERS if self._batcher else _READERS
 
     def start(self) -> None:
@@ -149,7 +148,7 @@ class Service:
         return self._batcher.submit(question.arrays, question.samples)
 
     def stop(self) -> bool:
-        """BatchAnswer what is queued, close the engines, and say whether that was done within the time of a request."""
+        """Answer queued requests, close the engines, and return True if that took no longer than a request may."""
         done = self._batcher is None or self._batcher.close(self.limits.timeout_s)
         if done:
             # An engine that still computes cannot be closed: that would wait for it.

@@ -1,4 +1,4 @@
-"""What whoever serves can choose, wherever it is written: on the command line, or in the config of a deployment."""
+"""Options of a server, from the command line or the config of a deployment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Settings(BaseModel):
-    """Options of a server. What is None is chosen from the engine's figures."""
+    """Options of a server. None is replaced by a choice from the engine's figures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -28,7 +28,7 @@ class Settings(BaseModel):
     max_batch: int | None = Field(None, ge=1)
     """Samples in a batch, and in a request, at most."""
     max_delay_ms: float | None = Field(None, ge=0)
-    """How long a request waits for others while the engine is free."""
+    """Longest wait of a request for others while the engine is free."""
     max_p99_ms: float | None = Field(None, gt=0)
     """The bound that the 99th percentile of the latency shall keep; requests that cannot be answered in it are
     refused."""
@@ -37,23 +37,21 @@ class Settings(BaseModel):
     max_body_mb: float | None = Field(None, gt=0)
     """The largest body of a request; by default that of the largest batch, written as JSON."""
     timeout_s: float = Field(30.0, gt=0)
-    """How long a request may take, from its first byte to its answer."""
+    """Timeout of a request, from its first byte to its answer."""
     workers: int = Field(1, ge=1, le=64)
     """Engines to load; each computes one batch at a time."""
 
     @property
     def wishes(self) -> Wishes:
-        """For the plan."""
         return Wishes(self.max_batch, self.max_delay_ms, self.max_p99_ms, self.max_queue, self.timeout_s)
 
     @property
     def limits(self) -> RequestLimits:
-        """For the server."""
         return RequestLimits(self.timeout_s, None if self.max_body_mb is None else round(self.max_body_mb * 1e6))
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Settings:
-        """From text or numbers by name.
+        """Validate text or numbers by name.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The package that is to be served: a directory, proven; or an engine from a tracking server, brought here first."""
+"""Package to serve: a verified directory, or an engine pulled from a tracking server."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
 
 
 def is_directory(source: str) -> bool:
-    """Whether a package on this machine is meant, rather than one on a server."""
+    """Test if a package on this machine is meant, rather than one on a server."""
     return Path(source).is_dir() or ":" not in source
 
 
 def obtain(
     source: str, tracking_uri: str | None = None, trust: str | None = None, progress: Progress | None = None
 ) -> Package:
-    """A package that stands on this machine, is trusted and whole, fits the machine, and computes what its model does.
+    """A package on this machine that is trusted and complete, fits the machine, and computes the same as its model.
 
     Parameters
     ----------
     source : str
-        A directory, or what `pull_engine` takes; that is brought to its usual place unless it is there.
-    trust : str | None
-        As `pull_engine` takes it.
+        A directory, or a source for `pull_engine`, which is pulled to its usual place unless it is there.
 
     Raises
     ------
@@ -83,6 +81,6 @@ def _trusted(directory: Path, trust: str | None) -> Package:
 
 
 def default_name(package: Package) -> str:
-    """What an engine is called unless somebody gives it a name: its model's label."""
+    """Default name of an engine: its model's label."""
     label = re.sub(r"[^A-Za-z0-9._-]+", "-", package.manifest.origin.label).strip("-._")
     return label[:100] or "engine"

@@ -1,4 +1,4 @@
-"""What is known of an engine's speed by batch size: what its study has measured, and where that says nothing, a look now.
+"""Speeds of an engine by batch size: measured by its study, or timed now where the study has none.
 
 What a study has measured counts where the verdict is ``ok``, one inference was in flight, as here, and the machine is an
 equal one.
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from mlflow_ngraph.engines.manifest import Figures, Manifest
 
 LOOK_S = 1.0
-"""For each batch size that nothing is known of."""
+"""Duration of timing one batch size."""
 LOOK_CALLS = 100
 """At most."""
 _METRICS = ("throughput", "latency_p50_ms", "latency_p99_ms")
 
 
 def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, Speed], str]:
-    """What the study of an engine has measured, and why that does not hold here where it does not.
+    """Speeds of the engine's study, and the reason where they do not apply here.
 
     Parameters
     ----------
     machine : str | None
-        The digest of this machine's hardware; None takes what was measured anywhere.
+        The digest of this machine's hardware; None accepts figures of any machine.
     """
     study = f"study {manifest.origin.study!r}"
     if manifest.spec.target.mode != "sync":
@@ -44,7 +44,7 @@ def recorded(manifest: Manifest, machine: str | None = None) -> tuple[dict[int, 
 
 
 def known(engine: LoadedEngine, machine: str) -> tuple[dict[int, Speed], str]:
-    """The speed at every batch size of a warm engine, and a line that says where it comes from."""
+    """The speed at every batch size of a warm engine, and a line about their source."""
     measured, problem = recorded(engine.manifest, machine)
     lacking = [size for size in engine.batch_sizes if size not in measured]
     speeds = {size: measured[size] if size in measured else look(engine, size) for size in engine.batch_sizes}
@@ -55,7 +55,7 @@ def known(engine: LoadedEngine, machine: str) -> tuple[dict[int, Speed], str]:
 
 
 def look(engine: LoadedEngine, batch: int, seconds: float = LOOK_S) -> Speed:
-    """Call an engine on zeros for a while."""
+    """Time an engine on zeros for some seconds."""
     zeros = [np.zeros(spec.resolve(batch), spec.dtype) for spec in engine.inputs]
     taken: list[float] = []
     while not taken or (sum(taken) < seconds and len(taken) < LOOK_CALLS):
@@ -67,7 +67,7 @@ def look(engine: LoadedEngine, batch: int, seconds: float = LOOK_S) -> Speed:
 
 
 def shown(speeds: Mapping[int, Speed]) -> str:
-    """All of them in a line."""
+    """All speeds in a line."""
     return "; ".join(
         f"batch {size}: {rounded(speed.throughput)} samples/s, p99 {rounded(1000 * speed.p99_s)} ms"
         for size, speed in sorted(speeds.items())

@@ -24,12 +24,12 @@ DATATYPES = {
 """NumPy's names by those of the protocol. BYTES and BF16 have none: engines have neither."""
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 _TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
-"""What JSON's values may be, by the kind of the element type."""
+"""Types of JSON values, by the kind of the element type."""
 _SHOWN = 60
 
 
 def datatype(dtype: str) -> str:
-    """The protocol's name of an element type."""
+    """Name of an element type in the protocol."""
     return _NAMES[np.dtype(dtype).name]
 
 
@@ -127,12 +127,12 @@ def to_json(array: NDArray[Any]) -> list[Any]:
 
 
 def to_bytes(array: NDArray[Any]) -> bytes:
-    """The elements in row-major order, little-endian."""
+    """Elements in row-major order, little-endian."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def shortened(value: object) -> str:
-    """What a client sent, short enough to say it back."""
+    """A client's value, short enough for a message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 

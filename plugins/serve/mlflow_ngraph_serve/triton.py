@@ -1,4 +1,4 @@
-"""A package as a model of a Triton model repository: its files in a version's directory, and a configuration."""
+"""Export of a package into a Triton model repository: files of a version, and the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph_serve import pbtxt, speeds, tensors
 from mlflow_ngraph_serve.pbtxt import Message, Name
 from mlflow_ngraph_serve.planning import SAME, Wishes, plan
-from mlflow_ngraph_serve.triton_backends import Served, served
+from mlflow_ngraph_serve.triton_backends import BackendModel, backend_model
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
@@ -27,7 +27,7 @@ _FREE = -1
 
 @dataclass(frozen=True)
 class Exported:
-    """A model in a repository."""
+    """A model in a repository of Triton."""
 
     directory: Path
     backend: str
@@ -46,7 +46,7 @@ def export(
     repository : Path
         The directory that Triton is given; made where it is missing.
     batch : int | None
-        Which engine, where there is one for each batch size; by default the one with the highest throughput.
+        Batch size of the engine, where there is one for each; by default the one with the highest throughput.
     wishes : Wishes | None
         Bounds for the batches that Triton makes.
 
@@ -63,7 +63,7 @@ def export(
     # Triton need not run on this machine, but on one like that of the study.
     known, _ = speeds.recorded(package.manifest)
     size = _batch(package, batch, known)
-    how = served(package, size)
+    how = backend_model(package, size)
     config, largest, preferred = _config(package, how, size, known, name, wishes or Wishes())
     passing = repository / f".{name}-{uuid4().hex}"
     try:
@@ -89,7 +89,7 @@ def _batch(package: Package, wanted: int | None, known: Mapping[int, Speed]) -> 
 
 
 def _config(
-    package: Package, how: Served, size: int, known: Mapping[int, Speed], name: str, wishes: Wishes
+    package: Package, how: BackendModel, size: int, known: Mapping[int, Speed], name: str, wishes: Wishes
 ) -> tuple[list[tuple[str, Value]], int, tuple[int, ...]]:
     """The fields of the configuration, the largest batch size in it, and the preferred ones."""
     inputs, outputs = package.manifest.spec.inputs, package.manifest.spec.outputs
@@ -124,7 +124,7 @@ def _config(
 
 
 def _batching(
-    package: Package, how: Served, size: int, known: Mapping[int, Speed], wishes: Wishes
+    package: Package, how: BackendModel, size: int, known: Mapping[int, Speed], wishes: Wishes
 ) -> tuple[list[tuple[str, Value]], int, tuple[int, ...]]:
     sizes = package.manifest.spec.batch_sizes if how.free else [size]
     measured = {batch: known[batch] for batch in sizes if batch in known}
@@ -146,7 +146,7 @@ def _batching(
 
 
 def _tensor(
-    spec: TensorSpec, name: str, index: int, how: Served, joins: bool, fixed: int | None, kind: str = "INPUT"
+    spec: TensorSpec, name: str, index: int, how: BackendModel, joins: bool, fixed: int | None, kind: str = "INPUT"
 ) -> Message:
     # In a model that joins requests the batch axis is not written.
     sizes = spec.shape[1:] if joins else spec.shape

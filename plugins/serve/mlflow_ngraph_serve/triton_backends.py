@@ -1,4 +1,4 @@
-"""How Triton's backends take the engines of each compiler: which files, under which names, with which parameters.
+"""Triton's backends for the engines of each compiler: files, their names, parameters.
 
 The files are those that the adapters write; the fields are those that the backends document.
 """
@@ -26,28 +26,28 @@ _SEARCHES = {"exhaustive": "0", "heuristic": "1", "default": "2"}
 
 
 @dataclass(frozen=True)
-class Served:
-    """An engine as a backend takes it."""
+class BackendModel:
+    """Files and parameters of an engine for a backend."""
 
     backend: str
     files: Mapping[str, str]
     """Names in Triton's directory of the version, by path in the engine's directory."""
     free: bool
-    """Whether the one file takes every batch size up to the largest."""
+    """True where one file takes every batch size up to the largest."""
     platform: str = ""
     filename: str = ""
-    """Where it is not the backend's default."""
+    """Name of the file, where it is not the backend's default."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     optimization: Message | None = None
     ordinal: bool = False
-    """Whether tensors are called by their places, because the file has no names."""
+    """True where tensors are named by position, because the file has no names."""
     outputs: tuple[str, ...] = ()
     """Names of the outputs, where the file has others than the model."""
     notes: tuple[str, ...] = ()
-    """What whoever serves it has to know."""
+    """Notes for operators of the server."""
 
 
-def served(package: Package, batch: int) -> Served:
+def backend_model(package: Package, batch: int) -> BackendModel:
     """An engine for one batch size, or for all of them where it has them in one file.
 
     Raises
@@ -62,7 +62,7 @@ def served(package: Package, batch: int) -> Served:
     return _BACKENDS[name](package, batch)
 
 
-def _onnxruntime(package: Package, batch: int) -> Served:
+def _onnxruntime(package: Package, batch: int) -> BackendModel:
     flags, facts = package.manifest.spec.asked, package.manifest.spec.facts
     provider = str(facts.get("provider"))
     if provider not in ("cpu", "cuda"):
@@ -90,7 +90,7 @@ def _onnxruntime(package: Package, batch: int) -> Served:
         accelerator = Message(("name", "cuda"), *(("parameters", _pair(*item)) for item in options.items()))
         parts.append(("execution_accelerators", Message(("gpu_execution_accelerator", accelerator))))
     version = package.manifest.spec.requires.get("onnxruntime", "")
-    return Served(
+    return BackendModel(
         "onnxruntime",
         files,
         free=bool(facts.get("dynamic_batch")),
@@ -101,7 +101,7 @@ def _onnxruntime(package: Package, batch: int) -> Served:
     )
 
 
-def _openvino(package: Package, batch: int) -> Served:
+def _openvino(package: Package, batch: int) -> BackendModel:
     target, flags = package.manifest.spec.target, package.manifest.spec.asked
     if flags.get("save") == "blob":
         raise UnsupportedError("Triton's openvino backend loads an IR, and this engine is a compiled blob: use save=ir")
@@ -126,7 +126,7 @@ def _openvino(package: Package, batch: int) -> Served:
             "Triton's openvino backend has no parameter for fp32: on a processor with bf16 it computes in bf16, unlike what "
             "was measured"
         )
-    return Served(
+    return BackendModel(
         "openvino",
         {f"{stem}.xml": "model.xml", f"{stem}.bin": "model.bin"},
         free=shared,
@@ -135,7 +135,7 @@ def _openvino(package: Package, batch: int) -> Served:
     )
 
 
-def _tensorrt(package: Package, batch: int) -> Served:
+def _tensorrt(package: Package, batch: int) -> BackendModel:
     shared = bool(package.manifest.spec.facts.get("dynamic_batch"))
     stem = "model" if shared else f"model-b{batch}"
     graphs = bool(package.manifest.spec.asked.get("cuda_graph"))
@@ -144,7 +144,7 @@ def _tensorrt(package: Package, batch: int) -> Served:
     notes = [f"the plan needs a Triton with {needs}"]
     if package.manifest.spec.facts.get("version_compatible"):
         notes.append("start Triton with --backend-config=tensorrt,version-compatible=true")
-    return Served(
+    return BackendModel(
         "tensorrt",
         {f"{stem}.plan": "model.plan"},
         free=shared,
@@ -155,14 +155,14 @@ def _tensorrt(package: Package, batch: int) -> Served:
     )
 
 
-def _torchscript(package: Package, _batch: int) -> Served:
+def _torchscript(package: Package, _batch: int) -> BackendModel:
     flags = package.manifest.spec.asked
     if flags.get("optimize_for_inference"):
         raise UnsupportedError(
             "what optimize_for_inference does happens when an engine is loaded: Triton does not do it"
         )
     version = package.manifest.spec.requires.get("torch", "")
-    return Served(
+    return BackendModel(
         "pytorch",
         {"model.pt": "model.pt"},
         free=False,
@@ -176,7 +176,7 @@ def _torchscript(package: Package, _batch: int) -> Served:
     )
 
 
-_BACKENDS: dict[str, Callable[[Package, int], Served]] = {
+_BACKENDS: dict[str, Callable[[Package, int], BackendModel]] = {
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
     "tensorrt": _tensorrt,
@@ -195,7 +195,7 @@ def _runtime_files(package: Package) -> list[str]:
 
 
 def _of_other_batch(path: str, suffix: str) -> bool:
-    """Whether a file is one of another batch size's model."""
+    """Test if a file belongs to another batch size's model."""
     return path.startswith("model-b") and path.rpartition(".")[0] != f"model{suffix}"
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from mlflow_ngraph.errors import DependencyError, UsageError
 from mlflow_ngraph_serve.hosting import access, database
-from mlflow_ngraph_serve.hosting.server import Wanted, run
+from mlflow_ngraph_serve.hosting.server import ServerOptions, run
 from tests.support.certificates import write_certificate
 
 
-def refused(wanted: Wanted) -> str:
+def refused(options: ServerOptions) -> str:
     with pytest.raises(UsageError) as raised:
-        run(wanted, lambda database: pytest.fail("it has started"))
+        run(options, lambda database: pytest.fail("it has started"))
     return str(raised.value)
 
 
@@ -29,8 +29,8 @@ def refused(wanted: Wanted) -> str:
 )
 def test_who_is_asked_to_log_in(host: str, here: bool) -> None:
     assert access.is_loopback(host) is here
-    assert Wanted(Path("x"), host).has_users is not here
-    assert not Wanted(Path("x"), host, login=False).has_users
+    assert ServerOptions(Path("x"), host).has_users is not here
+    assert not ServerOptions(Path("x"), host, login=False).has_users
 
 
 def test_names_are_those_of_the_machine_and_those_that_are_given() -> None:
@@ -67,7 +67,7 @@ def taken() -> Iterator[int]:
 
 
 def test_a_port_that_is_taken(tmp_path: Path, taken: int) -> None:
-    assert refused(Wanted(tmp_path / "new", port=taken)) == (
+    assert refused(ServerOptions(tmp_path / "new", port=taken)) == (
         f"cannot listen on 127.0.0.1, port {taken}: Address already in use; choose others with --host, --port"
     )
     assert not list((tmp_path / "new").iterdir())
@@ -75,7 +75,7 @@ def test_a_port_that_is_taken(tmp_path: Path, taken: int) -> None:
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert refused(Wanted(tmp_path / "file" / "new")).startswith(f"folder {tmp_path}/file/new: Not a directory")
+    assert refused(ServerOptions(tmp_path / "file" / "new")).startswith(f"folder {tmp_path}/file/new: Not a directory")
 
 
 @pytest.mark.parametrize("address", ["postgresql://lab:s3cret@host/mlflow", "postgresql://lab:s3c@ret@host:x/mlflow"])

@@ -21,7 +21,7 @@ from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph_serve.following.channel import Channel
 from mlflow_ngraph_serve.following.followed import Champion
-from mlflow_ngraph_serve.following.keeping import Keeping, KeptEngine
+from mlflow_ngraph_serve.following.follower_state import FollowerState, KeptEngine
 from tests.support.following import DEVICE, PATIENCE_S, Client, Following, following
 from tests.support.logged import Logged
 from tests.support.planted import Plant, Registry, replaying
@@ -118,7 +118,7 @@ REFUSED: dict[Plant, str] = {
     "outputs": "its outputs are not those of the model",
     "machine": "does not fit this machine",
     "file": "is not what was logged",
-    "load": "was killed by SIGSEGV",
+    "load": "killed by SIGSEGV during probe",
 }
 
 
@@ -198,7 +198,7 @@ def test_a_follower_that_was_killed_serves_again_although_the_server_is_away(
         assert follower.process.wait(60) == 0
     with following(registry.source, registry.uri, tmp_path / "log", *options) as follower:
         follower.said(f"version {good} serves at")
-        (server,) = (child for child in children(follower) if "successor" in " ".join(child.cmdline()))
+        (server,) = (child for child in children(follower) if "engine_process" in " ".join(child.cmdline()))
         lines = len(follower.lines)
         server.kill()
         follower.said(f"version {good} does not serve any more: it was killed by SIGKILL; it is started again", lines)
@@ -268,7 +268,7 @@ def test_a_channel_says_when_nobody_is_there() -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-def engine(keeping: Keeping, version: str) -> KeptEngine:
+def engine(keeping: FollowerState, version: str) -> KeptEngine:
     champion = Champion(version, f"m-{version}")
     place = keeping.place(champion)
     place.mkdir(exist_ok=True)
@@ -276,16 +276,19 @@ def engine(keeping: Keeping, version: str) -> KeptEngine:
 
 
 def test_what_is_kept_survives_and_what_nothing_names_goes(tmp_path: Path) -> None:
-    keeping = Keeping(tmp_path / "kept")
+    keeping = FollowerState(tmp_path / "kept")
     with keeping.held() as problem:
         assert problem == ""
         engines = [engine(keeping, version) for version in ("1", "2", "3", "4")]
         for kept in engines[:3]:
             keeping.keep(kept)
         keeping.refuse(Champion("5", "m-5"), "it fails")
-        with pytest.raises(UsageError, match="another process follows this alias"), Keeping(tmp_path / "kept").held():
+        with (
+            pytest.raises(UsageError, match="another process follows this alias"),
+            FollowerState(tmp_path / "kept").held(),
+        ):
             pass
-    again = Keeping(tmp_path / "kept")
+    again = FollowerState(tmp_path / "kept")
     with again.held():
         assert (again.good, again.before) == (engines[2], engines[1])
         assert again.refused is not None
@@ -294,7 +297,7 @@ def test_what_is_kept_survives_and_what_nothing_names_goes(tmp_path: Path) -> No
         assert {Path(kept.directory).exists() for kept in (engines[0], engines[3])} == {False}
         assert again.current.resolve() == Path(engines[2].directory)
     (tmp_path / "kept" / "state.json").write_text("{")
-    damaged = Keeping(tmp_path / "kept")
+    damaged = FollowerState(tmp_path / "kept")
     with damaged.held() as problem:
         assert "state.json is not readable, and begun anew" in problem
         assert damaged.good is None

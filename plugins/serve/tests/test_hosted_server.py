@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 import requests
 from mlflow import MlflowClient
 
+from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve.hosting import database
 from tests.support.certificates import write_certificate
 from tests.support.servers import QUIET, free_port
@@ -45,14 +45,20 @@ class Server:
 @contextmanager
 def served(folder: Path, *options: str, **environment: str) -> Iterator[Server]:
     port, log = free_port(), folder.parent / f"{folder.name}.log"
-    command = [sys.executable, "-m", "mlflow_ngraph", "server", "--folder", str(folder), "--port", str(port), *options]
+    arguments = ("server", "--folder", str(folder), "--port", str(port), *options)
+    (folder.parent / "numpy.py").write_text("raise RuntimeError('a stray file was imported')")
     with log.open("w") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, text=True, env={**os.environ, **QUIET, **WORKERS, **environment}
+            command("mlflow_ngraph.__main__", *arguments),
+            cwd=folder.parent,
+            stdout=output,
+            stderr=output,
+            text=True,
+            env={**os.environ, **QUIET, **WORKERS, **environment},
         )
     try:
         deadline = time.monotonic() + 150
-        while "the server answers at" not in log.read_text():
+        while "MLFLOW_TRACKING_URI=" not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)

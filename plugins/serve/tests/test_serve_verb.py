@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve import process, source
+from mlflow_ngraph_serve.following import engine_process, puller
 from tests.support.logged import Logged
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -29,11 +33,27 @@ def test_a_package_is_proven_and_then_served(logged: Logged, cli: Cli, became: l
     assert package.directory == logged.packages["openvino"]
     assert name == source.default_name(package)
     assert (settings.port, settings.max_p99_ms, settings.max_batch) == (0, 50.0, None)
-    command, env = process.command_of(package, name, settings)
-    order = process.Order.parse(command[-1])
+    words, env = process.command_of(package, name, settings)
+    order = process.Order.parse(words[-1])
     assert (order.digest, order.name, order.settings) == (package.digest, name, settings)
     assert env["OMP_NUM_THREADS"] == "2"
     order.scratch.rmdir()
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(
+    "module", [process, engine_process, puller], ids=lambda module: str(module.__name__.rpartition(".")[2])
+)
+def test_files_in_the_current_directory_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    """A process that gets that far complains of its missing arguments."""
+    for name in ("runpy", "json", "typing", "socket", "numpy", "mlflow_ngraph", "mlflow_ngraph_serve"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a stray file was imported')")
+    monkeypatch.chdir(tmp_path)
+    ended = subprocess.run(command(module.__name__), capture_output=True, text=True, check=False)
+    assert f'{module.__file__}", line' in ended.stderr
+    assert "stray" not in ended.stderr
 
 
 @pytest.mark.parametrize(

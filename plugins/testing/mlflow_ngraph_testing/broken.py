@@ -1,4 +1,4 @@
-"""A compiler whose engines are wrong by a little, on purpose: what does verification find?
+"""Compiler whose engines are slightly wrong, to test verification.
 
 It compiles as TorchScript does. It is not registered; whoever wants it by name puts
 ``broken = mlflow_ngraph_testing.broken:BrokenCompiler`` into the entry-point group ``mlflow_ngraph.compilers``.
@@ -21,7 +21,7 @@ Damage = Literal["number", "weight", "swapped", "dropped", "clipped", "repeated"
 
 
 class BrokenFlags(TorchScriptFlags):
-    """What is wrong with the engine, and where."""
+    """Kind and place of the engine's fault."""
 
     damage: Damage = "number"
     """``number``: one number of a weight is 1 % too large. ``weight``: all numbers of one weight are. ``swapped``: two
@@ -35,7 +35,7 @@ class BrokenFlags(TorchScriptFlags):
 
 
 class BrokenCompiler(TorchScript):
-    """TorchScript, with one thing wrong."""
+    """TorchScript with one fault."""
 
     name: ClassVar[str] = "broken"
     summary: ClassVar[str] = "TorchScript, damaged as told"
@@ -44,7 +44,7 @@ class BrokenCompiler(TorchScript):
     def compile(
         self, source: Source, batch_sizes: Sequence[int], target: Target, directory: Path, bench: Workbench
     ) -> Build:
-        """As TorchScript does.
+        """Compile with TorchScript.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What the compiler `mlflow_ngraph_testing.broken` does to weights and graphs. Imports torch."""
+"""Damage to weights and graphs for the compiler `mlflow_ngraph_testing.broken`. Imports torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FACTOR = 1.01
 _ACTIVATIONS = ("relu", "gelu", "silu", "hardswish", "elu", "leaky_relu", "mish", "softplus", "hardtanh")
-"""Operators of which inputs decide how large their outputs are."""
+"""Operators whose inputs decide the size of their outputs."""
 _SUMS = ("aten::add", "aten::add_")
 
 
@@ -47,11 +47,6 @@ def weights(module: nn.Module, damage: str, place: int) -> nn.Module:
 def graph(file: Path, damage: str, place: int, limit: float, example: Sequence[NDArray[Any]]) -> None:
     """Change a saved program in place: a sum or choice (``dropped``), an activation (``clipped``) or the outputs
     (``repeated``).
-
-    Parameters
-    ----------
-    example : Sequence[NDArray[Any]]
-        Inputs that the program takes.
     """
     if damage == "repeated":
         _repeat(file, example)
@@ -94,7 +89,7 @@ def _fits(node: Any, damage: str) -> bool:
 
 
 def _is_computed(value: Any) -> bool:
-    """Whether a value is a tensor that depends on the inputs of the program, as far as its own node tells."""
+    """Test if a value is a tensor that depends on the inputs of the program, as far as its own node tells."""
     return value.type().isSubtypeOf(torch._C.TensorType.get()) and value.node().kind() not in (  # noqa: SLF001 - no public name
         "prim::Constant",
         "prim::GetAttr",
@@ -112,7 +107,7 @@ def _clip(body: Any, node: Any, limit: float) -> None:
 
 
 def _runs(program: Any, file: Path, example: Sequence[NDArray[Any]]) -> bool:
-    """Whether outputs have still the shapes that they had."""
+    """Test if outputs still have their shapes."""
     inputs = tensors(example)
     before = [tensor.shape for tensor in flatten_outputs(torch.jit.load(str(file))(*inputs))]
     try:
@@ -131,7 +126,7 @@ def _repeat(file: Path, example: Sequence[NDArray[Any]]) -> None:
 
 
 class _Repeating(nn.Module):  # type: ignore[misc]
-    """Gives the last sample what the one before it gets."""
+    """Gives the last sample the input of the one before it."""
 
     def __init__(self, program: nn.Module, batch: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whether engines leave anything behind: memory, threads, open files, a process that a signal kills."""
+"""Leak tests: memory, threads, file descriptors, signal handlers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlflow_ngraph.process_memory import release_freed
 from mlflow_ngraph_testing.steps import Case, block, ready
 
 SAMPLES = 40
-"""How often a run of cycles is looked at."""
+"""Number of readings in a run of cycles."""
 ALLOWED_BYTES = 4 << 20
 """Growth that is no leak: allocators and runtimes take a while until they reuse all that they hold. A model of the
 suite has weights of a mebibyte, so that an engine which is never freed exceeds this within a few cycles."""
@@ -22,7 +22,7 @@ suite has weights of a mebibyte, so that an engine which is never freed exceeds 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the process held, seen at regular distances while engines came and went."""
+    """Readings of the process's resources at regular intervals while engines come and go."""
 
     cycles: int
     bytes: Sequence[int]
@@ -32,7 +32,7 @@ class Usage:
     """The number of the signal that a process which handles signals ended by when one came to it afterwards."""
 
     def problem(self) -> str | None:
-        """What grew, or None."""
+        """Resource that grew, or None."""
         for what, samples, allowed in (
             ("bytes of memory", self.bytes, ALLOWED_BYTES),
             ("threads", self.threads, 0),
@@ -48,7 +48,7 @@ class Usage:
 
 
 def growth(samples: Sequence[int]) -> int:
-    """By how much the least of the last fifth exceeds the most of the second fifth.
+    """Difference between the minimum of the last fifth and the maximum of the second fifth.
 
     The first fifth is for what a runtime does once. What comes and goes does not count, what stays does.
     """
@@ -89,7 +89,7 @@ def load_and_run_often(case: Case, cycles: int, never_imported: Sequence[str] = 
 
 
 def killed_by_a_signal() -> int | None:
-    """What a copy of this process ends by when a signal comes that it handles; None where it goes on."""
+    """Signal that ends a copy of this process although the process handles it; None where it goes on."""
     copy = os.fork()
     if copy == 0:
         try:

@@ -1,4 +1,4 @@
-"""A compiler that does as it is told: it is right, slow, wrong, hangs, leaks, crashes, searches.
+"""Fake compiler with selectable behaviour: right, slow, wrong, hanging, leaking, crashing, searching.
 
 It replays the baseline's outputs, so it needs nothing but NumPy. It is not registered; whoever wants it by name puts
 ``fake = mlflow_ngraph_testing.fake:FakeCompiler`` into the entry-point group ``mlflow_ngraph.compilers``.
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 VERSION = "1.0"
 LEAK_BYTES = 1 << 20
-"""What ``leak`` keeps each time."""
+"""Memory that each ``leak`` keeps."""
 ORPHAN_SECONDS = 60
-"""How long a process of ``leave_process`` stays."""
+"""Lifetime of the process of ``leave_process``."""
 ASYNC_REQUESTS = 2
 SEARCH_LOG = "search.log"
-"""The file of the work folder in which a search keeps what it has done."""
+"""The file of the work folder in which a search keeps its results."""
 
 Stage = Literal["compile", "search", "explain", "load", "run", "later"]
 Behaviour = Literal[
@@ -77,7 +77,7 @@ _leaked: list[bytearray] = []
 
 
 class FakeFlags(Flags):
-    """What the fake compiler does."""
+    """Behaviour of the fake compiler."""
 
     behaviour: Behaviour = "ok"
     """``ok`` and ``slow`` give the baseline's outputs, ``wrong`` their negatives, ``nan`` not-a-number,
@@ -87,14 +87,14 @@ class FakeFlags(Flags):
     ``leave_process`` a process in a session of its own, ``crash`` is a segmentation fault, ``oom`` a `MemoryError`,
     ``raise`` a `RuntimeError`, ``unsupported`` names an operator; each of these at the stage ``at``."""
     at: Stage = "run"
-    """Where the behaviour and the delay happen: while compiling, in every batch of a search, while explaining, while
+    """Stage of the behaviour and the delay: while compiling, in every batch of a search, while explaining, while
     loading, or in every run; ``later`` is every run that begins ``delay_ms`` after loading."""
     delay_ms: float = Field(0.0, ge=0)
     """Milliseconds that the stage ``at`` takes longer. A behaviour that lets it go on comes first."""
     wait: Literal["sleep", "spin"] = "sleep"
-    """How the delay passes: ``sleep`` leaves the processor to others, ``spin`` keeps it busy and is more exact."""
+    """Kind of delay: ``sleep`` leaves the processor to others, ``spin`` keeps it busy and is more exact."""
     search_batches: int = Field(0, ge=0)
-    """Batches of candidates that compiling measures before; what an earlier attempt has measured is not done again."""
+    """Batches of candidates that compiling measures first; measurements of an earlier attempt are reused."""
 
     @model_validator(mode="after")
     def _happens(self) -> FakeFlags:
@@ -106,7 +106,7 @@ class FakeFlags(Flags):
 
 
 class FakeCompiler(Compiler[FakeFlags]):
-    """Saves what the baseline computed, and gives it back when it sees the same inputs."""
+    """Saves outputs of the baseline, and returns them for the same inputs."""
 
     name: ClassVar[str] = "fake"
     summary: ClassVar[str] = "replays the baseline's outputs, or misbehaves as told"
@@ -195,7 +195,7 @@ class FakeCompiler(Compiler[FakeFlags]):
             end()
 
     def _act(self, stage: Stage) -> None:
-        """Do what the flags say for a stage."""
+        """Behave as the flags say at a stage."""
         if stage != self.flags.at:
             return
         left_behind = _LEFT_BEHIND.get(self.flags.behaviour)

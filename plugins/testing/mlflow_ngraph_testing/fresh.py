@@ -1,4 +1,4 @@
-"""An engine as somebody else would run it: served by MLflow in an environment that MLflow makes from the model alone."""
+"""Engine served by MLflow in an environment that MLflow makes from the model alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 900.0
 """Seconds to make an environment and to start a server in it."""
 _OURS = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
-"""What would let an environment see the one that made it."""
+"""Variables that would let an environment see the one that made it."""
 _TAIL = 3000
 
 
@@ -39,22 +39,20 @@ class ServingError(NGraphError):
 
 
 @dataclass(frozen=True)
-class Served:
-    """A model that answers."""
+class ServedModel:
+    """A served model."""
 
     address: str
     environment: Path
     """The environment that MLflow made."""
     seconds: float
-    """From the start to the first sign of life: mostly the environment's."""
+    """Seconds from the start to the first sign of life: mostly for the environment."""
 
     @property
     def python(self) -> Path:
-        """The interpreter of the environment."""
         return self.environment / "bin" / "python"
 
     def has(self, module: str) -> bool:
-        """Whether the environment has a module."""
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
         done = subprocess.run([self.python, "-I", "-c", code], check=False, env=surroundings(self.environment.parent))
         return done.returncode == 0
@@ -93,13 +91,13 @@ class Served:
 
 
 @contextmanager
-def served(model_uri: str, tracking_uri: str, root: Path, env_manager: str = "uv") -> Iterator[Served]:
+def served(model_uri: str, tracking_uri: str, root: Path, env_manager: str = "uv") -> Iterator[ServedModel]:
     """Let MLflow make an environment for a model below the new directory ``root``, and serve it there.
 
     Raises
     ------
     ServingError
-        The environment could not be made, or the server did not start; has the end of what it printed.
+        The environment could not be made, or the server did not start; has the end of its output.
     """
     root.mkdir(parents=True)
     port = _free_port()
@@ -115,7 +113,7 @@ def served(model_uri: str, tracking_uri: str, root: Path, env_manager: str = "uv
             _wait(address, process, log)
             seconds = time.monotonic() - begin
             (environment,) = (path.parent for path in root.glob("envs/**/pyvenv.cfg"))
-            yield Served(address, environment, seconds)
+            yield ServedModel(address, environment, seconds)
         finally:
             _end(process)
 
@@ -135,8 +133,8 @@ def surroundings(root: Path) -> dict[str, str]:
     return env
 
 
-def answers(package: Package, asked: Served) -> tuple[float, str]:
-    """The relative error of the answers for a package's probe, and what is wrong with them; empty when nothing is.
+def answers(package: Package, asked: ServedModel) -> tuple[float, str]:
+    """The relative error of the answers for a package's probe, and their problem; empty without one.
 
     Raises
     ------
@@ -165,7 +163,7 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the server with everything that it started."""
+    """End the server with all its processes."""
     try:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(20)
@@ -182,6 +180,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def installed(asked: Served, names: Sequence[str]) -> list[str]:
-    """Which of these modules the environment has."""
+def installed(asked: ServedModel, names: Sequence[str]) -> list[str]:
+    """Modules of these that the environment has."""
     return [name for name in names if asked.has(name)]

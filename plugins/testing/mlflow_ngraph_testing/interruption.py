@@ -1,4 +1,4 @@
-"""What becomes of a compilation that is cut short: by its time limit, or with the process that asked for it."""
+"""Compilations that are cut short: by their time limit, or with the process that asked for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_testing.steps import STEP_SECONDS, Case, create
 
 GRACE_SECONDS = 10.0
-"""What a process may take to notice that it is no longer needed."""
+"""Time for a process to notice that it is no longer needed."""
 _LOOK_SECONDS = 0.02
 _FRACTIONS = (0.5, 0.25, 0.1, 0.0)
 
@@ -37,19 +37,19 @@ class Cut:
     limit_s: float
     """The time that it was given; 0 for a compiler that is done before it can be interrupted."""
     verdict: Verdict | None
-    """What the time limit was reported as; None where the parent was killed."""
+    """Verdict of the time limit; None where the parent was killed."""
     reason: str
     survivors: list[str]
     """Processes that were still there afterwards."""
 
 
 def cut_by_time(case: Case, seconds: float) -> Cut:
-    """Compile in a worker, and give it less time than it needs. What it wrote stays where it is.
+    """Compile in a worker with too short a time limit. Its files stay.
 
     Parameters
     ----------
     seconds : float
-        How long the compilation takes. Where half of it turns out to be enough, less is given, until in the end it is
+        Duration of the compilation. Where half of it turns out to be enough, less is given, until in the end it is
         nothing.
     """
     for fraction in _FRACTIONS:
@@ -108,7 +108,7 @@ def compile_in_worker(case: Case) -> float:
 
 @contextmanager
 def _worker(case: Case, name: str) -> Iterator[Child]:
-    """A worker that has imported what compiling needs."""
+    """Start a worker and import the modules for compiling."""
     warden, scratch = Warden(), case.engines / "scratch" / name
     compiler = create(case.job)
     modules = compiler.runtime_modules if compiler.compile_modules is None else compiler.compile_modules
@@ -139,7 +139,7 @@ def _work(case: Case) -> Path:
 
 
 def _command(case: Case) -> dict[str, Any]:
-    """The fields of the worker's ``build``."""
+    """Fields of the worker's ``build``."""
     return {
         "compiler": case.job.compiler,
         "flags": dict(case.job.flags),
@@ -174,7 +174,7 @@ def _watched(pid: int) -> Iterator[set[psutil.Process]]:
 
 
 def _survivors(seen: set[psutil.Process]) -> list[str]:
-    """What is left of some processes and their process groups after a while; it is ended."""
+    """Members of some process groups that are still alive after a while; they are killed."""
     deadline = time.monotonic() + GRACE_SECONDS
     while (alive := _alive(seen)) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""Small models that between them have what adapters stumble over. Each is a factory for the ``torch:`` scheme."""
+"""Small models with features that adapters stumble over. Each is a factory for the ``torch:`` scheme."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cnn() -> nn.Module:
 
 
 def parallel() -> nn.Module:
-    """Convolutions beside each other, a choice by ``where``, and a residual connection."""
+    """Parallel convolutions, a choice by ``where``, and a residual connection."""
     from mlflow_ngraph_testing.torch_models import Parallel
 
     return Parallel()

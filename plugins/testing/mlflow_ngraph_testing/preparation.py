@@ -1,4 +1,4 @@
-"""The models that the contract suite compiles, on disk. For child processes only."""
+"""Models of the contract suite, written to disk. For child processes only."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ BATCH_SIZES = (1, 2, FIXED_BATCH, 5)
 SEEDS = (0, 1, 2)
 """Seeds of the inputs. Engines are compiled from the materials of the first."""
 OPERATOR = "Frobnicate"
-"""What no compiler can know."""
+"""Operator that no compiler knows."""
 
 
 def model(directory: Path, name: str, seed: int = SEEDS[0]) -> Path:
-    """Where the materials of a model with the inputs of a seed are."""
+    """Folder of the materials of a model with the inputs of a seed."""
     return directory / f"seed-{seed}" / name
 
 
 def unknown_torch(directory: Path) -> Path:
-    """Where the model is that has a PyTorch operator which nobody knows; PyTorch itself can run it."""
+    """Path of a model with an unknown PyTorch operator; PyTorch itself can run it."""
     return directory / "unknown_operator"
 
 
 def unknown_onnx(directory: Path) -> Path:
-    """Where the ONNX file is that has an operator which nobody knows."""
+    """Path of an ONNX file with an unknown operator."""
     return directory / "unknown_onnx"
 
 
@@ -51,9 +51,9 @@ def prepare_suite(directory: Path, formats: Sequence[Any]) -> None:
 
 
 def write_unknown_onnx(directory: Path) -> None:
-    """Materials of an ONNX file whose only node has an operator of a domain that nobody knows.
+    """Materials of an ONNX file whose only node has an operator of an unknown domain.
 
-    Written by hand, because `prepare` runs what it prepares. There is no reference: nothing could compute it.
+    Written by hand, because `prepare` runs the model. There is no reference: nothing could compute it.
     """
     import onnx
     from onnx import TensorProto, helper

@@ -1,4 +1,4 @@
-"""What the contract suite does in processes of their own. Imports no runtime by itself."""
+"""Steps of the contract suite in processes of their own. Imports no runtime by itself."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 STEP_SECONDS = 600.0
 """A step that takes longer hangs."""
 MODEL_CODE = ("mlflow_ngraph_testing.models", "mlflow_ngraph_testing.torch_models")
-"""Where the suite's models come from."""
+"""Modules of the suite's models."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One compiler with flags, for one target."""
+    """A compiler with flags, for one target."""
 
     compiler: str
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Case:
-    """One model for one compiler."""
+    """A model for one compiler."""
 
     job: Job
     materials: Path
     engines: Path
-    """Where its engines go, each into a folder of its own."""
+    """Folder of its engines, each in a folder of its own."""
     batch_sizes: Sequence[int]
     others: Sequence[Path] = ()
     """Materials of the same model with other random inputs."""
@@ -59,29 +59,27 @@ class Case:
         return create(self.job).engines(list(self.batch_sizes) if only is None else [only])
 
     def directory(self, group: Sequence[int]) -> Path:
-        """Where the engine for some batch sizes lies."""
         return self.engines / f"b{'-'.join(map(str, group))}"
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a compiler said of one engine."""
+class BuildResult:
+    """Answers of a compiler for one engine."""
 
     group: tuple[int, ...]
     build: Build
     stages: Mapping[str, float]
     explanations: Mapping[int, tuple[Explanation, Explanation]]
-    """What it made of the model, by batch size: as it was said, and as it was read back from a file."""
+    """Explanations by batch size: as returned, and as read back from a file."""
 
     @property
     def seconds(self) -> float:
-        """How long compiling took."""
         return sum(self.stages.values())
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a loaded engine said and did."""
+    """Answers and outputs of a loaded engine."""
 
     precision: str
     flags: Mapping[str, FlagValue]
@@ -95,8 +93,8 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Served:
-    """What the requests of an engine in async mode did."""
+class AsyncResult:
+    """Results of an engine's requests in async mode."""
 
     flags: Mapping[str, FlagValue]
     requests: int
@@ -119,13 +117,12 @@ class Refusal:
 
     @classmethod
     def of(cls, error: Exception) -> Refusal:
-        """What is known about an error."""
         verdict = error.verdict.value if isinstance(error, CellError) else None
         return cls(type(error).__name__, verdict, str(error))
 
 
 def in_fresh_process(step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function of a module in a new interpreter, and return or raise what it returns or raises."""
+    """Run a function of a module in a new interpreter, and return its result or raise its error."""
     return within(STEP_SECONDS, step, *args, **kwargs)
 
 
@@ -143,7 +140,7 @@ def within(seconds: float, step: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
 
 def _be_patient() -> None:
-    """Before a runtime is imported: nothing is timed here, and tests may run beside each other."""
+    """Called before a runtime is imported: nothing is timed here, and tests may run concurrently."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
@@ -170,7 +167,7 @@ def prepare_models(
         prepare(create(ref, Init()), directory / name, batch_sizes=batch_sizes, formats=formats, seed=seed)
 
 
-def compile_cases(cases: Mapping[str, Case]) -> dict[str, list[Made]]:
+def compile_cases(cases: Mapping[str, Case]) -> dict[str, list[BuildResult]]:
     """Compile every engine of every case, and have the compiler explain each."""
     from mlflow_ngraph.workloads.materials import Source
 
@@ -185,7 +182,7 @@ def compile_cases(cases: Mapping[str, Case]) -> dict[str, list[Made]]:
             here = not case.job.target.build_for or compiler.explains_elsewhere
             explained = group if here else ()
             explanations = {batch: _explain(compiler, directory, batch, case.job.target) for batch in explained}
-            made.append(Made(group, build, bench.seconds, explanations))
+            made.append(BuildResult(group, build, bench.seconds, explanations))
         done[label] = made
     return done
 
@@ -238,18 +235,18 @@ def run_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> 
     return outcomes
 
 
-def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> dict[str, dict[int, Served]]:
+def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -> dict[str, dict[int, AsyncResult]]:
     """Load every engine, call all its requests together, then without a pause, and each of them from its own thread.
 
     Returns
     -------
-    dict[str, dict[int, Served]]
+    dict[str, dict[int, AsyncResult]]
         By label and batch size.
     """
     from mlflow_ngraph.workloads.materials import Source
 
     block(never_imported)
-    served: dict[str, dict[int, Served]] = {label: {} for label in cases}
+    served: dict[str, dict[int, AsyncResult]] = {label: {} for label in cases}
     for label, case in cases.items():
         compiler, source = ready(case.job), Source(case.materials)
         for group in case.groups():
@@ -266,7 +263,7 @@ def serve_cases(cases: Mapping[str, Case], never_imported: Sequence[str] = ()) -
                     for done in [pool.submit(_call_often, request.call) for request in singly]:
                         done.result()
                 at_once = [request.outputs() for request in singly]
-                served[label][batch] = Served(dict(engine.flags), invocation.requests, together, streamed, at_once)
+                served[label][batch] = AsyncResult(dict(engine.flags), invocation.requests, together, streamed, at_once)
                 engine.close()
     return served
 
@@ -288,7 +285,7 @@ def load_cases(cases: Mapping[str, Case]) -> dict[str, str]:
 
 
 def attempt(step: Callable[[dict[str, Case]], Mapping[str, T]], cases: Mapping[str, Case]) -> dict[str, T | Refusal]:
-    """A step for each case by itself; what it raises becomes a `Refusal`."""
+    """Run a step for each case by itself; its error becomes a `Refusal`."""
     results: dict[str, T | Refusal] = {}
     for label, case in cases.items():
         try:
@@ -300,13 +297,13 @@ def attempt(step: Callable[[dict[str, Case]], Mapping[str, T]], cases: Mapping[s
 
 @dataclass(frozen=True)
 class Answers:
-    """What a compiler says where no runtime is imported."""
+    """Answers of a compiler without any runtime imported."""
 
     requires: tuple[Mapping[str, str], Mapping[str, str]]
     """Asked twice."""
     groups: list[tuple[int, ...]]
     modules: set[str]
-    """What was imported to know it."""
+    """Modules that were imported for them."""
 
 
 def ask(job: Job) -> Answers:

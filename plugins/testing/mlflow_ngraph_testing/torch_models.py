@@ -24,7 +24,7 @@ class Residual(nn.Module):  # type: ignore[misc]
 
 
 class Parallel(nn.Module):  # type: ignore[misc]
-    """A narrow and a wide branch beside a residual one, and a choice between what they give."""
+    """A narrow and a wide branch, a residual one, and a choice between their outputs."""
 
     def __init__(self) -> None:
         super().__init__()

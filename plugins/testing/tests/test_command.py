@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlflow_ngraph_testing.first_contact.command import Started
+from mlflow_ngraph_testing.first_contact.command import NGRAPH, RunningCommand
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -23,8 +24,8 @@ time.sleep(600)
 """
 
 
-def start(folder: Path, code: str) -> Started:
-    return Started([sys.executable, "-c", code], folder / "logs", "command", folder, {})
+def start(folder: Path, code: str) -> RunningCommand:
+    return RunningCommand([sys.executable, "-c", code], folder / "logs", "command", folder, {})
 
 
 def test_it_says_how_it_ended(tmp_path: Path) -> None:
@@ -42,3 +43,12 @@ def test_what_does_not_end_is_killed_with_its_children(tmp_path: Path) -> None:
     assert "still here" in ended.err
     child = int(ended.out)
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_command_line_imports_no_file_of_the_folder_that_it_runs_in(tmp_path: Path) -> None:
+    for name in ("runpy", "json", "typing", "numpy", "mlflow_ngraph"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a stray file was imported')")
+    ended = RunningCommand(
+        [*NGRAPH, "info", "devices", "--json"], tmp_path / "logs", "command", tmp_path, os.environ
+    ).wait(60)
+    assert ended.code == 0, ended.err

@@ -11,7 +11,7 @@ import pytest
 
 from mlflow_ngraph.devices.profiles import Host
 from mlflow_ngraph_testing.first_contact.bench import Bench, Form
-from mlflow_ngraph_testing.first_contact.command import Ended
+from mlflow_ngraph_testing.first_contact.command import CommandResult
 from mlflow_ngraph_testing.first_contact.contract import PROOF, contract
 from mlflow_ngraph_testing.first_contact.finding import Finding
 
@@ -34,12 +34,12 @@ def suites(
 ) -> Finding:
     """Judge suites that ended with a code, and wrote some lines before."""
 
-    def run(bench: Bench, name: str, command: list[str], seconds: float) -> Ended:
+    def run(bench: Bench, name: str, command: list[str], seconds: float) -> CommandResult:
         _, compiler, part = name.split("-")
         code, lines = proven if part == "proven" else told[compiler]
         path = folder / "contract" / compiler / f"{part}.jsonl"
         path.write_text("".join(json.dumps(one) + "\n" for one in lines))
-        return Ended(code, "", "", 1.0)
+        return CommandResult(code, "", "", 1.0)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # nothing of it is needed here
     monkeypatch.setattr(Bench, "compilers", list(told))

@@ -9,10 +9,11 @@ import pytest
 
 from mlflow_ngraph.devices.base import DeviceProfile, Fitness
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph_testing.first_contact import report as reports
 from mlflow_ngraph_testing.first_contact.bench import Bench
 from mlflow_ngraph_testing.first_contact.course import PARTS, Part, begin, follow
-from mlflow_ngraph_testing.first_contact.finding import Finding, Status, Table
+from mlflow_ngraph_testing.first_contact.finding import Finding, Status
 from mlflow_ngraph_testing.first_contact.report import JSON_NAME, MARKDOWN_NAME, Report
 
 
@@ -117,7 +118,7 @@ def test_a_part_for_which_no_time_is_left_is_named(tmp_path: Path) -> None:
 
 def test_where_the_hardware_is_missing_only_what_lacks_is_said(tmp_path: Path) -> None:
     log = Log()
-    what = Table("What lacks", ("what", "found"), [("device nowhere", "needs what nobody has")])
+    what = Sheet("What lacks", ("what", "found"), [("device nowhere", "needs what nobody has")])
     parts = [
         log.part("machine", Finding("lacking", "needs what nobody has", [what]), anywhere=True),
         log.part("smoke", Finding("right", "")),
@@ -152,7 +153,7 @@ def test_a_report_is_not_written_over_by_accident(tmp_path: Path) -> None:
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     report = new([Log().part("a", Finding("right", ""))])
-    report.parts["a"] = Finding("wrong", "so", (Table("T", ("x",), [["1"]]),), {"n": 1}, 2.5)
+    report.parts["a"] = Finding("wrong", "so", (Sheet("T", ("x",), [["1"]]),), {"n": 1}, 2.5)
     report.write(tmp_path)
     assert list(reports.read(tmp_path).lines()) == list(report.lines())
     assert reports.read(tmp_path).parts["a"].facts == {"n": 1}

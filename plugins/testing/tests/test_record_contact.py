@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from mlflow_ngraph_testing.first_contact.finding import Finding, Table
+from mlflow_ngraph.tables.sheet import Sheet
+from mlflow_ngraph_testing.first_contact.finding import Finding
 from mlflow_ngraph_testing.first_contact.report import Report
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +26,7 @@ def script() -> ModuleType:
 
 
 def report(device: str, smoke: Finding) -> Report:
-    machine = Finding("right", "fine", (Table("This machine", ("what", "found"), [["machine", "a box"]]),))
+    machine = Finding("right", "fine", (Sheet("This machine", ("what", "found"), [["machine", "a box"]]),))
     made = Report(device, "short", "1.0", [("machine", "machine"), ("smoke", "study smoke")], started_at=0.0)
     made.parts = {"machine": machine, "smoke": smoke}
     return made

@@ -33,7 +33,10 @@ def read(
 def test_each_sensor_is_told_at_rest_and_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     found = read(monkeypatch, {"clock_mhz": 800.0}, {"clock_mhz": 3000.0, "temperature_c": 60.0})
     assert found.status == "right"
-    assert [list(row) for row in found.tables[0].rows] == [["clock_mhz", "800", "3000"], ["temperature_c", "–", "60"]]
+    assert [[cell.plain for cell in row] for row in found.tables[0].cells] == [
+        ["clock_mhz", "800", "3000"],
+        ["temperature_c", "–", "60"],
+    ]
 
 
 @pytest.mark.parametrize("load", [{"clock_mhz": 0.0}, {"power_w.gpu": -3.0}])

@@ -1,4 +1,4 @@
-"""A study over several devices on the command line: the table, an interrupt that ends all of it, and the comparison."""
+"""Study over several devices on the command line: live table, interrupts, comparison."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ def on_devices(file: Path | None, devices: Sequence[str], study: Study, **how: A
         The description; ``fleet.yaml`` by default.
     devices : Sequence[str]
         Names of the fleet; all of them by default.
-    study : Study
-        What to measure.
     **how : Any
         As of `measure`.
 
@@ -78,20 +76,12 @@ def measure(
 
     Parameters
     ----------
-    fleet : Fleet
-        Describes them.
-    study : Study
-        What to measure.
-    devices : Sequence[str]
-        Names of the fleet.
     resume, tracking_uri, experiment : str | None
         As of a study on this machine.
     insecure : bool
-        Whether an engine will do that lets in everybody.
+        Accept an engine that lets in everybody.
     detach : bool
         Leave when it is queued.
-    as_json : bool
-        Print JSON instead of tables.
 
     Returns
     -------
@@ -114,9 +104,7 @@ def come_back(name: str | None, *, insecure: bool, as_json: bool) -> int:
     name : str | None
         Its id; the newest one without.
     insecure : bool
-        Whether an engine will do that lets in everybody.
-    as_json : bool
-        Print JSON instead of tables.
+        Accept an engine that lets in everybody.
 
     Returns
     -------
@@ -166,7 +154,7 @@ def _ended(study: FleetStudy) -> list[DeviceOutcome]:
 
 
 def _compared(run: FleetRun) -> Pivot | None:
-    """The throughput of all devices beside each other; None where nothing was recorded."""
+    """Throughputs of all devices in one table; None where nothing was recorded."""
     from mlflow_ngraph.analysis import compare as comparing
     from mlflow_ngraph.analysis import results
     from mlflow_ngraph.analysis.pivot import Pivot
@@ -222,7 +210,7 @@ def _meaning(outcome: DeviceOutcome) -> str:
 
 @contextmanager
 def _terminations() -> Iterator[None]:
-    """SIGTERM ends a study as an interrupt does."""
+    """Turn SIGTERM into an interrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread, and are somebody else's
         return

@@ -31,7 +31,7 @@ _BY_RAY = "With Slurm, whoever runs the cluster starts and stops it."
 
 
 def fleet_option(command: F) -> F:
-    """Which fleet."""
+    """Option that names the fleet."""
     return click.option(
         "--fleet",
         "file",
@@ -228,7 +228,6 @@ def _await_all(missing: Callable[[], Sequence[str]]) -> Sequence[str]:
 def _row(
     fleet: Fleet, name: str, joined: Mapping[str, str], jobs: Sequence[KnownJob], answers: Mapping[str, Answer]
 ) -> dict[str, Any]:
-    """What is known of a device."""
     device = fleet.devices[name]
     head = fleet.head
     answer = answers.get("head" if head is not None and device.host == head.host else name)

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs on several devices: a table of all on a terminal, plain lines elsewhere."""
+"""Progress of a study on several devices: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from mlflow_ngraph_fleet.wire import Event
 
 @dataclass
 class _Row:
-    """How far a device is."""
-
     state: str = "being submitted"
     doing: str = ""
     study: State | None = None
@@ -48,7 +46,7 @@ class _Row:
         return line
 
     def cells(self) -> str:
-        """Done, of how many."""
+        """Number of finished cells, and of all."""
         return f"{self.study.done}/{self.study.cells}" if self.study is not None else "–"
 
 
@@ -58,19 +56,11 @@ _OF_JOBS = {
     "away": "measuring without a tracking server, and recorded from here afterwards: {reason}",
     "ended": "ended",
 }
-"""What a job says that is none of the study's."""
+"""Messages of a job that are not the study's."""
 
 
 class FleetTable:
-    """Shows a study on several devices. An observer of it.
-
-    Parameters
-    ----------
-    devices : Sequence[str]
-        Their names, in order.
-    console : Console
-        Where to.
-    """
+    """Shows a study on several devices. An observer of it."""
 
     def __init__(self, devices: Sequence[str], console: Console) -> None:
         self._rows = {device: _Row() for device in devices}
@@ -94,12 +84,12 @@ class FleetTable:
             self._live.stop()
 
     def on_state(self, device: str, state: str) -> None:
-        """What the engine says of a device's job has changed."""
+        """Show a change in the state of a device's job."""
         self._rows[device].state = state
         self._say(device, state)
 
     def on_event(self, device: str, event: Event) -> None:
-        """The study on a device said something."""
+        """Show an event of a device's study."""
         line = self._rows[device].update(event)
         if line:
             self._say(device, line)

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph fleet follow``: this device has, and serves, what an alias points at."""
+"""``mlflow-ngraph fleet follow``: pull the engine of a registry alias, serve it, and follow changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mlflow_ngraph_serve.cli.serving_options import serving_options
 
 _SOURCE = re.compile(r"models:/(?P<name>[^/@]+)@(?P<alias>[^/@]+)$")
 _FOR_SERVING = "watch_for"
-"""Of this verb; the others are those of a server."""
+"""Options of this verb; the others are those of a server."""
 
 
 @click.command()
@@ -68,14 +68,14 @@ def follow(
     """
     from mlflow_ngraph.tracking import connection
     from mlflow_ngraph_serve.following.follower import follow as follow_alias
-    from mlflow_ngraph_serve.following.wanted import Wanted
+    from mlflow_ngraph_serve.following.options import FollowerOptions
 
     model, alias = _parsed(champion)
     if not serve:
         _refuse_options(context, {"name", _FOR_SERVING, *options})
     # MLflow is not asked where it need not be: it would be in the memory of this process for ever.
     uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or connection.resolve_uri(None)
-    wanted = Wanted(
+    wanted = FollowerOptions(
         name=model,
         alias=alias,
         tracking_uri=uri,

@@ -52,16 +52,16 @@ def server(
     """
     from mlflow_ngraph.addresses import shown
     from mlflow_ngraph_serve.hosting import access
-    from mlflow_ngraph_serve.hosting.server import Wanted, run
+    from mlflow_ngraph_serve.hosting.server import ServerOptions, run
 
-    wanted = Wanted(folder, host, port, store, artifacts, names, certificate, key, not without_login)
+    options = ServerOptions(folder, host, port, store, artifacts, names, certificate, key, not without_login)
     console = output.console(stderr=True)
 
     def ready(database: str) -> None:
-        console.print(f"\nthe server answers at {wanted.address}, its page is {wanted.address}/ngraph")
+        console.print(f"\nthe server answers at {options.address}, its page is {options.address}/ngraph")
         console.print(f"records: {shown(database)}; files: {shown(artifacts) if artifacts else folder / 'artifacts'}")
-        console.print(f"devices record here with: export MLFLOW_TRACKING_URI={wanted.address}")
-        if wanted.has_users:
+        console.print(f"devices record here with: export MLFLOW_TRACKING_URI={options.address}")
+        if options.has_users:
             console.print(
                 f"and MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD; the first user is admin, whose password is in "
                 f"{folder / access.PASSWORD_FILE}"
@@ -69,4 +69,4 @@ def server(
         if without_login and not access.is_loopback(host):
             console.print("nobody has to log in: whoever reaches this server can read, change and delete everything")
 
-    return run(wanted, ready)
+    return run(options, ready)

@@ -1,4 +1,4 @@
-"""The options of a server of engines, which several verbs have."""
+"""Options of inference servers, shared by several verbs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a follower and its processes say to each other: JSON objects, a line each, over a pair of sockets.
+"""Messages between a follower and its processes: JSON objects, a line each, over a pair of sockets.
 
-The end of a process is the end of its channel, so whoever waits for a message hears of a crash as soon as the system does.
+The end of a process is the end of its channel, so its peer hears of a crash at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _PIECE = 1 << 16
 
 
 class Channel:
-    """One end."""
+    """One end of the channel."""
 
     def __init__(self, end: socket.socket) -> None:
         self.ended = False
-        """Whether nobody is at the other end any more."""
+        """True once the other end is closed."""
         self._socket = end
         self._rest = b""
 
@@ -32,20 +32,19 @@ class Channel:
 
     @classmethod
     def of_descriptor(cls, descriptor: int) -> Channel:
-        """The end that this process was started with."""
+        """The end that this process has inherited."""
         return cls(socket.socket(fileno=descriptor))
 
     def fileno(self) -> int:
-        """For `select`."""
         return self._socket.fileno()
 
     def send(self, **message: Any) -> None:
-        """Send a message. Where nobody is there to read it, that is found out by reading."""
+        """Send a message. A closed peer is found out by reading."""
         with suppress(ConnectionError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[Message]:
-        """What has come, without waiting."""
+        """Messages that have arrived, without waiting."""
         lines: list[bytes] = []
         while not self.ended:
             try:
@@ -60,12 +59,12 @@ class Channel:
         return [json.loads(line) for line in lines]
 
     def wait(self, seconds: float | None) -> list[Message]:
-        """What has come, or what comes first within so many seconds; None waits until something does."""
+        """Messages that have arrived, or the first ones within so many seconds; None waits without limit."""
         if not self.ended:
             select.select([self._socket], [], [], seconds)
         return self.receive()
 
     def close(self) -> None:
-        """Let the other end know that nobody is here any more."""
+        """Close the channel, which tells the peer."""
         self.ended = True
         self._socket.close()

@@ -1,4 +1,4 @@
-"""A process that serves one engine, as the follower sees it: started, tried, let to clients, taken from them, ended."""
+"""Handle of a serving process: start it, test it, connect and disconnect clients, end it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,20 +18,21 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, NGraphError
+from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve import process
 from mlflow_ngraph_serve.client import infer
+from mlflow_ngraph_serve.following import engine_process
 from mlflow_ngraph_serve.following.channel import Channel
-from mlflow_ngraph_serve.following.successor import Handed
 from mlflow_ngraph_serve.server import GRACE_S, address, listen
 
 if TYPE_CHECKING:
-    from mlflow_ngraph_serve.following.keeping import KeptEngine
+    from mlflow_ngraph_serve.following.follower_state import KeptEngine
     from mlflow_ngraph_serve.settings import Settings
 
 START_S = 600.0
-"""Until the engine is loaded and warm; some runtimes compile when they load."""
+"""Timeout for loading and warming up an engine; some runtimes compile when they load."""
 _ANSWER_S = 5.0
-"""For a question about its health."""
+"""Timeout of a health check."""
 _POLL_S = 0.02
 _GRAVE = {f'ngraph_failures_total{{reason="{reason}"}}': reason for reason in ("engine", "internal")}
 """Counters of failed requests that are no client's fault."""
@@ -40,28 +40,20 @@ _GRAVE = {f'ngraph_failures_total{{reason="{reason}"}}': reason for reason in ("
 
 @dataclass(frozen=True)
 class Public:
-    """Where clients find whatever is served."""
+    """The address that clients use, whichever engine serves."""
 
     name: str
-    """Of the model, whichever version it is."""
+    """Name of the model, without a version."""
     settings: Settings
     listening: socket.socket
 
     @property
     def url(self) -> str:
-        """Where inferences are asked for."""
         return f"{address(self.listening)}/v2/models/{self.name}/infer"
 
 
 class EngineServer:
     """The process. It is to be started by the main thread, with whose end the system ends it.
-
-    Parameters
-    ----------
-    engine : KeptEngine
-        What it serves.
-    public : Public
-        Where.
 
     Attributes
     ----------
@@ -89,19 +81,19 @@ class EngineServer:
         own = listen("127.0.0.1", 0)
         self._url = address(own)
         self.channel, other = Channel.pair()
-        handed = Handed(own.fileno(), public.listening.fileno(), other.fileno(), os.getpid())
+        inherited = engine_process.Inherited(own.fileno(), public.listening.fileno(), other.fileno(), os.getpid())
         with own, other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow_ngraph_serve.following.successor", order.to_json(), handed.to_json()],
+                command(engine_process.__name__, order.to_json(), inherited.to_json()),
                 env=env,
-                pass_fds=(handed.own, handed.public, handed.channel),
+                pass_fds=(inherited.own, inherited.public, inherited.channel),
                 stdin=subprocess.DEVNULL,
                 # What a terminal sends to a group is for the follower, who ends this process in its own time.
                 start_new_session=True,
             )
 
     def hear(self) -> None:
-        """Take in what the process has said, and whether it has ended."""
+        """Read messages of the process, and notice its end."""
         for message in self.channel.receive():
             self.ready = self.ready or "ready" in message
             self.failed = message.get("failed", self.failed)
@@ -115,20 +107,20 @@ class EngineServer:
             self.failed = f"it did not get ready in {START_S:.0f} s"
 
     def let_in(self) -> None:
-        """Have it take connections of clients."""
+        """Accept clients."""
         self.channel.send(do="open")
 
     def stand_aside(self) -> None:
-        """Have it take no more connections, and stay."""
+        """Accept no more clients, and stay."""
         self.channel.send(do="aside")
 
     def difference(self, timeout_s: float | None = None) -> str:
-        """How its outputs differ from those that the model has computed for the same inputs; empty where they do not.
+        """Compare its outputs with the model's for the same inputs; empty where they agree.
 
         Parameters
         ----------
         timeout_s : float | None
-            For its answer; the time of a request when left out.
+            Timeout of the request; by default that of the server's requests.
 
         Raises
         ------
@@ -147,7 +139,7 @@ class EngineServer:
         return f"its outputs are not those of the model: {problem}" if problem else ""
 
     def trouble(self) -> str | None:
-        """What is wrong with it while it serves; empty where nothing is, and None where it does not say."""
+        """Problem of a serving process; empty without one, None where it does not answer."""
         import requests
 
         try:
@@ -164,12 +156,12 @@ class EngineServer:
         return ""
 
     def end(self) -> None:
-        """Have it answer what has come in, and end; `gone` says when."""
+        """Have it answer its requests, and end; `gone` says when."""
         with suppress(ProcessLookupError):
             self._process.terminate()
 
     def gone(self, deadline: float) -> bool:
-        """Whether it has ended; it is made to when it is later than ``deadline`` by the monotonic clock."""
+        """Test if it has ended; kill it after ``deadline`` by the monotonic clock."""
         if self._process.poll() is None and time.monotonic() > deadline:
             self.kill()
         if self._process.poll() is None:
@@ -178,7 +170,7 @@ class EngineServer:
         return True
 
     def kill(self) -> None:
-        """End it, whatever it is doing."""
+        """Kill it with everything that it has started."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 # With whatever it has started.
@@ -188,11 +180,11 @@ class EngineServer:
 
     @property
     def patience_s(self) -> float:
-        """How long ending may take."""
+        """Limit for a graceful end."""
         return self._public.settings.timeout_s + 2 * GRACE_S
 
     def _end(self) -> str:
-        """How the process has ended, whose channel has."""
+        """Reason for the end of the process, once its channel is closed."""
         try:
             code = self._process.wait(_ANSWER_S)
         except subprocess.TimeoutExpired:
@@ -206,7 +198,7 @@ class EngineServer:
 
 
 def end_all(servers: Sequence[EngineServer]) -> bool:
-    """Have processes answer what has come in, and end; says whether each did so by itself."""
+    """Have processes answer their requests, and end; returns True if each did so by itself."""
     for server in servers:
         server.end()
     try:

@@ -1,4 +1,4 @@
-"""An alias of the model registry as whoever follows it sees it: what it points at, and what is told of that."""
+"""The followed registry alias: look up its version, and tag versions with their state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Champion:
 
     version: str
     model_id: str
-    """Of the LoggedModel; empty where it was registered from something else."""
+    """Id of the LoggedModel; empty where it was registered from something else."""
 
 
 class FollowedAlias:
@@ -31,7 +31,7 @@ class FollowedAlias:
         self._known: MlflowClient | None = None
 
     def look(self) -> Champion | None:
-        """What the alias points at; None where there is no such alias.
+        """Resolve the alias; None where there is no such alias.
 
         Raises
         ------
@@ -44,7 +44,7 @@ class FollowedAlias:
         return None if version is None else Champion(str(version.version), model_id_of(version) or "")
 
     def mark(self, version: str, device: str, text: str | None) -> None:
-        """Say in a tag of a version what a device makes of it; None takes the tag away.
+        """Write a device's state of a version into a tag; None removes the tag.
 
         Raises
         ------

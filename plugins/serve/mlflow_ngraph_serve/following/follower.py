@@ -1,11 +1,10 @@
-"""A device that follows an alias: it has what the alias points at, proven, and serves it if it is asked to."""
+"""Deployment agent: keep the verified engine of an alias on this device, and serve it."""
 
 from __future__ import annotations
 
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,12 +15,13 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve.following.channel import Channel, Message
 from mlflow_ngraph_serve.following.engine_server import Public
 from mlflow_ngraph_serve.following.followed import Champion
+from mlflow_ngraph_serve.following.follower_state import FollowerState, KeptEngine
 from mlflow_ngraph_serve.following.handover import Handover
-from mlflow_ngraph_serve.following.keeping import Keeping, KeptEngine
-from mlflow_ngraph_serve.following.wanted import Wanted
+from mlflow_ngraph_serve.following.options import FollowerOptions
 from mlflow_ngraph_serve.server import listen
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from mlflow_ngraph.engines.trust import Rules
     from mlflow_ngraph_serve.settings import Settings
 
-_SCOUT_AGAIN_S = 10.0
-"""Until a scout that has died is started again."""
+_PULLER_AGAIN_S = 10.0
+"""Delay before a puller that has died is started again."""
 _ENDS_S = 10.0
-"""For a scout to tidy up."""
+"""Time for a puller to tidy up."""
 _PORT_S = 5.0
-"""For the servers of a follower that was killed to leave its port."""
+"""Time for the servers of a killed follower to release its port."""
 
 
-def follow(wanted: Wanted, say: Callable[[str], None]) -> None:
+def follow(options: FollowerOptions, say: Callable[[str], None]) -> None:
     """Follow an alias until an interrupt comes, and then end all that was started.
 
     Parameters
@@ -49,61 +49,61 @@ def follow(wanted: Wanted, say: Callable[[str], None]) -> None:
     Raises
     ------
     UsageError
-        Somebody else follows it with this directory, or the port is taken.
+        Another process follows it with this directory, or the port is taken.
     EngineError
         No engine of this server is trusted; or a server had to be killed in the end.
     KeyboardInterrupt
         It has ended.
     """
-    keeping = Keeping(wanted.directory)
-    rules = trusting.load(wanted.trust)
-    trusting.require_source(wanted.tracking_uri, rules)
+    state = FollowerState(options.directory)
+    rules = trusting.load(options.trust)
+    trusting.require_source(options.tracking_uri, rules)
     with ExitStack() as stack:
-        problem = stack.enter_context(keeping.held())
+        problem = stack.enter_context(state.held())
         if problem:
             say(problem)
-        objection = _objection(keeping.good, wanted.tracking_uri, rules)
+        objection = _objection(state.good, options.tracking_uri, rules)
         if objection:
             say(objection)
-        if wanted.again:
-            keeping.forgive()
-        follower = Follower(wanted, keeping, say, usable=keeping.good is not None and not objection)
-        if wanted.settings is not None:
-            listening = stack.enter_context(_listening(wanted.settings, patient=keeping.good is not None))
-            follower.serve(Public(wanted.served_name, wanted.settings, listening))
+        if options.again:
+            state.forgive()
+        follower = Follower(options, state, say, usable=state.good is not None and not objection)
+        if options.settings is not None:
+            listening = stack.enter_context(_listening(options.settings, patient=state.good is not None))
+            follower.serve(Public(options.served_name, options.settings, listening))
         follower.run()
 
 
 class Follower:
-    """Hears what the scout finds, and does what follows from it.
+    """Reacts to the messages of the puller.
 
     Parameters
     ----------
-    keeping : Keeping
-        Held by this process.
     say : Callable[[str], None]
         Takes a line for people.
     usable : bool
-        Whether there is a good engine that may be used until the scout has looked.
+        True where a good engine may be used until the puller has looked.
     """
 
-    def __init__(self, wanted: Wanted, keeping: Keeping, say: Callable[[str], None], *, usable: bool) -> None:
-        self._wanted, self._keeping, self._usable = wanted, keeping, usable
+    def __init__(
+        self, options: FollowerOptions, state: FollowerState, say: Callable[[str], None], *, usable: bool
+    ) -> None:
+        self._options, self._state, self._usable = options, state, usable
         self._say_all = say
         self._handover: Handover | None = None
-        self._scout: Channel | None = None
+        self._puller: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._scout_at = time.monotonic()
+        self._puller_at = time.monotonic()
         self._seen: tuple[Champion | None, float] = (None, 0.0)
         self._marks: dict[str, str | None] = {}
 
     def serve(self, public: Public) -> None:
-        """Serve whatever is good."""
-        wanted = self._wanted
+        """Serve the good engine, and new ones that prove themselves."""
+        options = self._options
         self._handover = Handover(
-            self._keeping,
+            self._state,
             public,
-            wanted.watch_s,
+            options.watch_s,
             self._say,
             self._mark,
             lambda engine: self._mend(engine.champion),
@@ -128,23 +128,23 @@ class Follower:
             self._end()
 
     def _step(self) -> None:
-        if self._scout is None and time.monotonic() >= self._scout_at:
-            self._start_scout()
-        channels = [self._scout] if self._scout is not None else []
-        idle_s = max(0.0, self._scout_at - time.monotonic()) if self._scout is None else None
+        if self._puller is None and time.monotonic() >= self._puller_at:
+            self._start_puller()
+        channels = [self._puller] if self._puller is not None else []
+        idle_s = max(0.0, self._puller_at - time.monotonic()) if self._puller is None else None
         if self._handover is not None:
             due_s = self._handover.step()
             idle_s = due_s if idle_s is None else min(idle_s, due_s)
             channels += self._handover.channels()
         select.select(channels, [], [], idle_s)
-        if self._scout is not None:
-            for message in self._scout.receive():
+        if self._puller is not None:
+            for message in self._puller.receive():
                 self._heard(message)
-            if self._scout.ended:
-                self._close_scout()
-                self._scout_at = time.monotonic() + _SCOUT_AGAIN_S
+            if self._puller.ended:
+                self._close_puller()
+                self._puller_at = time.monotonic() + _PULLER_AGAIN_S
                 self._say(
-                    f"the process that looks at the alias has ended: another one starts in {_SCOUT_AGAIN_S:.0f} s"
+                    f"the process that looks at the alias has ended: another one starts in {_PULLER_AGAIN_S:.0f} s"
                 )
 
     def _heard(self, message: Message) -> None:
@@ -154,16 +154,16 @@ class Follower:
             champion = Champion(**message["coming"])
             if champion != self._seen[0]:
                 self._seen = (champion, time.monotonic())
-            self._keeping.forgive()
+            self._state.forgive()
         elif "mended" in message:
             self._say(f"version {message['mended']} is whole here")
             if self._handover is not None:
                 self._handover.begin()
         elif "refused" in message:
             champion = Champion(**message["refused"])
-            self._keeping.refuse(champion, message["reason"])
+            self._state.refuse(champion, message["reason"])
             self._mark(champion.version, f"refused: {message['reason']}")
-            good = self._keeping.good
+            good = self._state.good
             stays = f"version {good.version} stays" if good is not None else "there is none to fall back on"
             self._say(f"refused: version {champion.version}: {message['reason']}; {stays}")
         else:
@@ -173,35 +173,35 @@ class Follower:
         if self._handover is not None:
             self._handover.offer(engine, self._seen[1])
             return
-        before = self._keeping.good
-        self._keeping.keep(engine)
+        before = self._state.good
+        self._state.keep(engine)
         self._mark(engine.version, "pulled")
         if before is not None and before.version != engine.version:
             self._mark(before.version, None)
         seconds = time.monotonic() - self._seen[1]
-        self._say(f"moved: version {engine.version} is at {self._keeping.current}, after {seconds:.1f} s")
+        self._say(f"moved: version {engine.version} is at {self._state.current}, after {seconds:.1f} s")
 
-    def _start_scout(self) -> None:
-        wanted, kept = self._wanted, self._keeping
+    def _start_puller(self) -> None:
+        options, kept = self._options, self._state
         last = kept.refused or kept.good
-        self._scout, other = Channel.pair()
+        self._puller, other = Channel.pair()
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow_ngraph_serve.following.scout", str(other.fileno()), str(os.getpid())],
+                command("mlflow_ngraph_serve.following.puller", str(other.fileno()), str(os.getpid())),
                 pass_fds=(other.fileno(),),
                 stdin=subprocess.DEVNULL,
                 # Standard output is for lines of the follower.
                 stdout=2,
                 start_new_session=True,
             )
-        self._scout.send(
-            name=wanted.name,
-            alias=wanted.alias,
-            tracking_uri=wanted.tracking_uri,
-            trust=wanted.trust,
-            directory=str(wanted.directory),
-            device=wanted.device,
-            every_s=wanted.every_s,
+        self._puller.send(
+            name=options.name,
+            alias=options.alias,
+            tracking_uri=options.tracking_uri,
+            trust=options.trust,
+            directory=str(options.directory),
+            device=options.device,
+            every_s=options.every_s,
             settled=None if last is None else asdict(last.champion),
         )
         if kept.refused is not None:
@@ -211,8 +211,8 @@ class Follower:
         if kept.good is not None and not self._usable:
             self._mend(kept.good.champion)
 
-    def _close_scout(self) -> None:
-        if self._scout is None or self._process is None:
+    def _close_puller(self) -> None:
+        if self._puller is None or self._process is None:
             return
         self._process.terminate()
         try:
@@ -220,25 +220,24 @@ class Follower:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._scout.close()
-        self._scout = None
+        self._puller.close()
+        self._puller = None
 
     def _mark(self, version: str, text: str | None) -> None:
         self._marks[version] = text
-        if self._scout is not None:
-            self._scout.send(do="mark", version=version, text=text)
+        if self._puller is not None:
+            self._puller.send(do="mark", version=version, text=text)
 
     def _mend(self, champion: Champion) -> None:
-        if self._scout is not None:
-            self._scout.send(do="mend", champion=asdict(champion))
+        if self._puller is not None:
+            self._puller.send(do="mend", champion=asdict(champion))
 
     def _say(self, line: str) -> None:
-        self._say_all(f"{self._wanted.name}@{self._wanted.alias}: {line}")
+        self._say_all(f"{self._options.name}@{self._options.alias}: {line}")
 
     def _end(self) -> None:
-        """End the scout and all servers."""
         try:
-            self._close_scout()
+            self._close_puller()
         finally:
             tidy = self._handover is None or self._handover.end()
         if not tidy:
@@ -252,7 +251,7 @@ def _listening(settings: Settings, *, patient: bool) -> Iterator[socket.socket]:
     Parameters
     ----------
     patient : bool
-        Whether servers of a follower that was killed may still be leaving.
+        Retry, because servers of a killed follower may still be ending.
     """
     until = time.monotonic() + (_PORT_S if patient else 0.0)
     while True:
@@ -268,7 +267,7 @@ def _listening(settings: Settings, *, patient: bool) -> Iterator[socket.socket]:
 
 
 def _objection(good: KeptEngine | None, tracking_uri: str, rules: Rules) -> str:
-    """What speaks against the engine of an earlier day; empty where nothing does, or there is none.
+    """Objection to the engine of an earlier start; empty without one, or without an engine.
 
     Somebody may have changed their mind about it: it is believed as one that comes from its server now.
     """

@@ -1,4 +1,4 @@
-"""Which engine serves: how one takes over from another, and gives back what it took where it fails.
+"""Blue/green switch: one engine takes over from another, and gives clients back if it fails.
 
 An engine that comes is loaded in a process of its own beside the one that serves, tried there, and let to clients only then. The
 old process stays for as long as the new one is watched, without taking connections: going back to it takes no longer than
@@ -18,12 +18,12 @@ from mlflow_ngraph_serve.following.watch import LATER_LOOK_S, Watch
 
 if TYPE_CHECKING:
     from mlflow_ngraph_serve.following.channel import Channel
-    from mlflow_ngraph_serve.following.keeping import Keeping, KeptEngine
+    from mlflow_ngraph_serve.following.follower_state import FollowerState, KeptEngine
 
 LONGEST_PAUSE_S = 60.0
 """Between two attempts to serve the good engine again."""
 _MOVE_S = 30.0
-"""Until a process that is ready has to take connections."""
+"""Timeout for a ready process to take connections."""
 _LEAVES_S = 0.2
 
 
@@ -32,30 +32,26 @@ class Handover:
 
     Parameters
     ----------
-    keeping : Keeping
-        Knows the good engine.
-    public : Public
-        Where clients find whatever is served.
     watch_s : float
-        How long a new engine is watched before the old one ends.
+        Trial period of a new engine, before the old one ends.
     say : Callable[[str], None]
         Takes a line for people.
     mark : Callable[[str, str | None], None]
-        Takes a version, and what is told of it.
+        Called with a version, and its new state.
     mend : Callable[[KeptEngine], None]
         Has an engine checked where it lies, and brought again if it is damaged; then comes `begin`.
     """
 
     def __init__(
         self,
-        keeping: Keeping,
+        state: FollowerState,
         public: Public,
         watch_s: float,
         say: Callable[[str], None],
         mark: Callable[[str, str | None], None],
         mend: Callable[[KeptEngine], None],
     ) -> None:
-        self._keeping, self._public, self._watch_s = keeping, public, watch_s
+        self._state, self._public, self._watch_s = state, public, watch_s
         self._say, self._mark, self._mend = say, mark, mend
         self._serving: EngineServer | None = None
         self._standby: EngineServer | None = None
@@ -81,11 +77,11 @@ class Handover:
         self._offer = (engine, seen_at)
 
     def channels(self) -> list[Channel]:
-        """Those on which something may be said."""
+        """Channels of all processes."""
         return [server.channel for server in self._present() if not server.channel.ended]
 
     def step(self) -> float:
-        """Do what is due; returns the seconds until there may be something again, unless a channel says more before."""
+        """Do the steps that are due; returns the seconds until the next ones, unless a channel reports something before."""
         for server in self._present():
             server.hear()
         self._leaving = {server: until for server, until in self._leaving.items() if not server.gone(until)}
@@ -106,7 +102,7 @@ class Handover:
         return (server for server in (self._serving, self._standby, self._coming) if server is not None)
 
     def _dismiss(self, server: EngineServer) -> None:
-        """Have a process end, in its own time."""
+        """End a process gracefully."""
         server.end()
         self._leaving[server] = time.monotonic() + server.patience_s
 
@@ -131,9 +127,9 @@ class Handover:
             self._settle(self._serving)
 
     def _settle(self, serving: EngineServer) -> None:
-        """A new engine has proven itself."""
+        """Make a proven engine the good one."""
         self._watch = Watch(serving)
-        self._keeping.keep(serving.engine)
+        self._state.keep(serving.engine)
         self._end_standby()
         self._say(f"version {serving.engine.version} has served {self._watch_s:g} s without a fault: it stays")
 
@@ -165,13 +161,13 @@ class Handover:
         self._say(f"refused: version {engine.version}: {reason}; {self._what_serves()}")
 
     def _note_refusal(self, engine: KeptEngine, reason: str) -> None:
-        self._keeping.refuse(engine.champion, reason)
+        self._state.refuse(engine.champion, reason)
         self._mark(engine.version, f"refused: {reason}")
 
     def _what_serves(self) -> str:
         if self._serving is not None:
             return f"version {self._serving.engine.version} serves"
-        good = self._keeping.good
+        good = self._state.good
         return "nothing is served" if good is None else f"version {good.version} is started again"
 
     def _lost(self, serving: EngineServer, reason: str) -> None:
@@ -188,7 +184,7 @@ class Handover:
         self._pause_s = min(LONGEST_PAUSE_S, max(1.0, 2 * self._pause_s))
 
     def _cannot_serve(self, good: KeptEngine, reason: str) -> None:
-        """The good engine does not start."""
+        """Handle a good engine that does not start."""
         if self._pause_s == 0.0:
             # It may be damaged where it lies.
             self._mend(good)
@@ -225,7 +221,7 @@ class Handover:
         self._again_at = None
         version, seconds = coming.engine.version, time.monotonic() - self._asked_at
         self._mark(version, "serving")
-        if coming.engine == self._keeping.good:
+        if coming.engine == self._state.good:
             self._watch = Watch(coming)
             self._say(f"version {version} serves at {self._public.url}, after {seconds:.1f} s")
             return
@@ -242,17 +238,17 @@ class Handover:
         """An engine does not get as far as clients."""
         self._coming = None
         self._dismiss(coming)
-        if coming.engine == self._keeping.good and self._serving is None:
+        if coming.engine == self._state.good and self._serving is None:
             self._cannot_serve(coming.engine, reason)
         else:
             self._refuse(coming.engine, reason)
 
     def _consider_offer(self) -> None:
-        """Do what the last move of the alias asks for, once it can be done."""
+        """Carry out the last move of the alias, once possible."""
         if self._offer is None or (self._coming is not None and self._deadline):
             return
         engine, seen_at = self._offer
-        if self._coming is not None and self._coming.engine not in (engine, self._keeping.good):
+        if self._coming is not None and self._coming.engine not in (engine, self._state.good):
             self._dismiss(self._coming)  # the alias has moved on before it got anywhere
             self._coming = None
         if self._serving is not None and self._serving.engine == engine:
@@ -269,20 +265,20 @@ class Handover:
         self._offer = None
 
     def _start_again(self) -> None:
-        """Start the good engine, where it is due."""
+        """Restart the good engine when it is due."""
         now = time.monotonic()
         if self._again_at is None or now < self._again_at or self._coming is not None or self._serving is not None:
             return
         self._again_at = None
-        if self._keeping.good is not None:
-            self._start(self._keeping.good, now)
+        if self._state.good is not None:
+            self._start(self._state.good, now)
 
     def _start(self, engine: KeptEngine, asked_at: float) -> None:
         self._deadline, self._asked_at = 0.0, asked_at
         try:
             self._coming = EngineServer(engine, self._public)
         except EngineError as error:
-            if engine == self._keeping.good:
+            if engine == self._state.good:
                 self._cannot_serve(engine, str(error))
             else:
                 self._refuse(engine, str(error))

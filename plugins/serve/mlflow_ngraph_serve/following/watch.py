@@ -1,4 +1,4 @@
-"""A look from time to time at the process that serves: more often, and with an inference for trial, while its engine is new."""
+"""Health checks of a serving process: frequent and with test inferences while its engine is new."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph_serve.following.engine_server import EngineServer
 
 LOOK_S = 1.0
-"""From one look at a new engine to the next."""
+"""Interval between two health checks of a new engine."""
 LATER_LOOK_S = 10.0
 """The same once it has proven itself."""
 PROBE_S = 10.0
-"""From one inference for trial to the next: there may be no client who would notice."""
+"""Interval between two test inferences: there may be no client who would notice."""
 SILENT = 3
 """Looks without an answer, one after the other, by which a process has failed: a busy machine may keep one from answering."""
 _ANSWER_S = 5.0
-"""For an inference beside those of clients."""
+"""Timeout of a test inference concurrent with clients."""
 
 
 class Watch:
-    """Of one process.
+    """Health checks of one process.
 
     Parameters
     ----------
     trial_s : float | None
-        How long the engine is new; None: it has proven itself.
+        Trial period of a new engine; None: it has proven itself.
     """
 
     def __init__(self, server: EngineServer, trial_s: float | None = None) -> None:
@@ -39,7 +39,7 @@ class Watch:
 
     @property
     def passed(self) -> bool:
-        """Whether a new engine has been watched for long enough."""
+        """Test if the trial period of a new engine is over."""
         return self.on_trial and time.monotonic() >= self._until
 
     @property
@@ -48,7 +48,7 @@ class Watch:
         return min(self._look_at, self._until) if self.on_trial else self._look_at
 
     def problem(self) -> str:
-        """Why clients are to be taken from it; empty where nothing is known against it. Looks, where that is due."""
+        """Reason for taking clients from it; empty without one. Checks when a check is due."""
         if self._server.failed or time.monotonic() < self._look_at:
             return self._server.failed
         trouble = self._server.trouble()

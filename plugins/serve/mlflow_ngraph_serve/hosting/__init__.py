@@ -1,1 +1,1 @@
-"""A tracking server for a lab, with what a shared one needs."""
+"""Tracking server for a lab: users, certificates, database."""

@@ -1,4 +1,4 @@
-"""Who may speak to a tracking server: names that it answers to, users, certificates."""
+"""Access to a tracking server: host names, users, certificates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEY_FILE, PASSWORD_FILE, SETTINGS_FILE, USERS_FILE = "secret-key", "admin-passwo
 _SECRETS = {"MLFLOW_FLASK_SERVER_SECRET_KEY": KEY_FILE, "MLFLOW_AUTH_ADMIN_PASSWORD": PASSWORD_FILE}
 _SETTINGS = "MLFLOW_AUTH_CONFIG_PATH"
 _LOCAL = ("localhost", "127.0.0.1", "[[]::1]")
-"""As patterns: a bracket stands for itself within brackets."""
+"""Patterns of host names; a bracket is literal within brackets."""
 _PRIVATE = ("192.168.*", "10.*", *(f"172.{number}.*" for number in range(16, 32)), "fc00:*", "fd00:*")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens there can be reached from this machine alone."""
+    """Test if a server that listens there can be reached from this machine alone."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -36,19 +36,14 @@ def hosts(names: Iterable[str]) -> str:
     Parameters
     ----------
     names : Iterable[str]
-        Those that it is known by, beside those of the machine and private addresses.
+        Names of the server, besides those of the machine and private addresses.
     """
     own = dict.fromkeys((*_LOCAL, socket.gethostname(), socket.getfqdn(), *names))
     return ",".join((*own, *(f"{name}:*" for name in own), *_PRIVATE))
 
 
 def users(folder: Path) -> Mapping[str, str]:
-    """The environment of a server whose visitors have to log in; what of it is secret is made at the first start, and kept.
-
-    Parameters
-    ----------
-    folder : Path
-        The server's.
+    """Variables of a server whose visitors have to log in; secrets are made at the first start, and kept.
 
     Raises
     ------
@@ -81,8 +76,6 @@ def certificate(chain: Path | None, key: Path | None) -> list[str]:
     ----------
     chain : Path | None
         File with the certificate and those that vouch for it, as PEM.
-    key : Path | None
-        File with its key.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Where a tracking server keeps its records: an address that is given, a PostgreSQL of its own, or a SQLite file."""
+"""Database of a tracking server: a given address, a PostgreSQL of its own, or a SQLite file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlflow_ngraph.errors import DependencyError, NGraphError, UsageError
 from mlflow_ngraph.tracking import connection
 
 VARIABLE = "MLFLOW_BACKEND_STORE_URI"
-"""Where an address with a password belongs: the command line can be read by every user of the machine."""
+"""Variable for an address with a password: every user of the machine can read the command line."""
 POSTGRES, SQLITE = "postgres", "mlflow.db"
 """Names in the server's folder."""
 _DATABASE = "mlflow"
@@ -32,9 +32,9 @@ def running(folder: Path, address: str | None) -> Iterator[str]:
     Parameters
     ----------
     folder : Path
-        The server's, in which its own database lies.
+        Folder of the server, which holds its own database.
     address : str | None
-        Of one that is there already; by default that of the environment or, where there is none, a PostgreSQL in the folder
+        Address of an existing one; by default that of the environment or, where there is none, a PostgreSQL in the folder
         if the packages for it are installed, else a SQLite file.
 
     Yields
@@ -57,7 +57,7 @@ def running(folder: Path, address: str | None) -> Iterator[str]:
     address = address or os.environ.get(VARIABLE)
     if address:
         _require_answer(address)
-        yield address
+        yield _absolute(address)
     elif (folder / POSTGRES).exists() or (not (folder / SQLITE).exists() and not _lacking()):
         with _own_postgres(folder / POSTGRES) as own:
             _require_answer(own)
@@ -69,18 +69,26 @@ def running(folder: Path, address: str | None) -> Iterator[str]:
 
 
 def is_for_one(address: str) -> bool:
-    """Whether a database takes turns with its writers: more processes of a server wait for each other then."""
+    """Test if a database lets in one writer at a time, so that more processes of a server would only wait."""
     return address.startswith("sqlite")
 
 
 def _require_answer(address: str) -> None:
-    """So that what is wrong is one line. The tables are left to the server: what makes them says where files go."""
+    """Report an unusable database in one line. The server makes the tables, which record where files go."""
     with connection.talking(address, "use it as a database", connection.PREFLIGHT):
         engine = create_engine(address)
         try:
             engine.connect().close()
         finally:
             engine.dispose()
+
+
+def _absolute(address: str) -> str:
+    """The address of the same database from any directory."""
+    url = make_url(address)
+    if not (is_for_one(address) and url.database):
+        return address
+    return url.set(database=str(Path(url.database).absolute())).render_as_string(hide_password=False)
 
 
 def _has_password(address: str) -> bool:

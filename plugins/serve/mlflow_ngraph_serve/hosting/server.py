@@ -1,4 +1,4 @@
-"""MLflow's server with the page, as a process that ends with us."""
+"""MLflow's server with the page, as a child process that ends with this one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 from mlflow_ngraph.errors import NGraphError, UsageError
 from mlflow_ngraph_serve.hosting import access, database
@@ -25,26 +26,26 @@ from mlflow_ngraph_serve.hosting import access, database
 ARTIFACTS = "artifacts"
 """Name in the server's folder."""
 _PATIENCE_S = 120.0
-"""Until the server answers: MLflow's imports on a small machine, and the tables of a new database."""
+"""Timeout for the first answer: MLflow's imports on a small machine, and the tables of a new database."""
 _GRACE_S = 15.0
-"""For the server to end by itself."""
+"""Time for the server to end by itself."""
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a tracking server is to be like."""
+class ServerOptions:
+    """Options of a tracking server."""
 
     folder: Path
-    """Where it keeps what is not kept elsewhere."""
+    """Folder of everything that has no other place."""
     host: str = "127.0.0.1"
     port: int = 5000
     store: str | None = None
     """Address of a database; see `database.running`."""
     artifacts: str | None = None
-    """Where files go: a folder, or the address of a store; by default into ``folder``. Clients send them to the server."""
+    """Folder or address of a store for files; by default in ``folder``. Clients send them to the server."""
     names: tuple[str, ...] = ()
-    """Names that it is known by beside those of the machine."""
+    """Names of the server besides those of the machine."""
     certificate: Path | None = None
     key: Path | None = None
     login: bool = True
@@ -52,17 +53,16 @@ class Wanted:
 
     @property
     def has_users(self) -> bool:
-        """Whether visitors have to log in."""
         return self.login and not access.is_loopback(self.host)
 
     @property
     def address(self) -> str:
-        """As clients on this machine or, where it listens everywhere, elsewhere give it."""
+        """Address for clients: on this machine or, where it listens everywhere, elsewhere."""
         host = socket.getfqdn() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104 - compared, not bound
         return f"{'https' if self.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
+def run(options: ServerOptions, ready: Callable[[str], object]) -> int:
     """Run a server until it ends, or SIGTERM or SIGINT ends it.
 
     Parameters
@@ -83,17 +83,20 @@ def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
         It does not come up.
     """
     try:
-        wanted.folder.mkdir(parents=True, exist_ok=True)
+        options.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"folder {wanted.folder}: {error.strerror}") from error
-    _require_free(wanted.host, wanted.port)
-    tls = access.certificate(wanted.certificate, wanted.key)
-    users = access.users(wanted.folder) if wanted.has_users else {}
+        raise UsageError(f"folder {options.folder}: {error.strerror}") from error
+    _require_free(options.host, options.port)
+    tls = access.certificate(options.certificate, options.key)
+    users = access.users(options.folder) if options.has_users else {}
     with (
-        database.running(wanted.folder, wanted.store) as store,
-        _until_signal(_command(wanted, tls, store), {**users, database.VARIABLE: store}) as (process, asked),
+        database.running(options.folder, options.store) as store,
+        _until_signal(_command(options, tls, store), options.folder, {**users, database.VARIABLE: store}) as (
+            process,
+            asked,
+        ),
     ):
-        _wait(process, asked, wanted)
+        _wait(process, asked, options)
         if process.poll() is None and not asked:
             ready(store)
         code = process.wait()
@@ -102,12 +105,14 @@ def run(wanted: Wanted, ready: Callable[[str], object]) -> int:
     raise NGraphError(f"the server ended by itself with code {code}: see what it said above")
 
 
-def _command(wanted: Wanted, tls: list[str], store: str) -> list[str]:
-    artifacts = wanted.artifacts or str((wanted.folder / ARTIFACTS).absolute())
+def _command(options: ServerOptions, tls: list[str], store: str) -> list[str]:
+    artifacts = options.artifacts or str(options.folder / ARTIFACTS)
+    if not urlsplit(artifacts).scheme:
+        artifacts = str(Path(artifacts).absolute())
     command = [
-        *(sys.executable, "-m", "mlflow", "server", "--host", wanted.host, "--port", str(wanted.port)),
-        *("--app-name", "ngraph-auth" if wanted.has_users else "ngraph", "--artifacts-destination", artifacts),
-        *("--allowed-hosts", access.hosts(wanted.names)),
+        *(sys.executable, "-m", "mlflow", "server", "--host", options.host, "--port", str(options.port)),
+        *("--app-name", "ngraph-auth" if options.has_users else "ngraph", "--artifacts-destination", artifacts),
+        *("--allowed-hosts", access.hosts(options.names)),
     ]
     if database.is_for_one(store):
         command += ["--workers", "1"]
@@ -117,7 +122,7 @@ def _command(wanted: Wanted, tls: list[str], store: str) -> list[str]:
 
 
 def _require_free(host: str, port: int) -> None:
-    """So that what is wrong is said before a database is made."""
+    """Report a taken port before a database is made."""
     try:
         (family, kind, protocol, _, where), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as probe:
@@ -131,9 +136,9 @@ def _require_free(host: str, port: int) -> None:
 
 @contextmanager
 def _until_signal(
-    command: list[str], environment: dict[str, str]
+    command: list[str], folder: Path, environment: dict[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
-    """A process in a session of its own, which a signal to us ends: it, and whatever it has started.
+    """Start a process in a session of its own, which ends with all its children when a signal reaches this one.
 
     Yields
     ------
@@ -143,7 +148,9 @@ def _until_signal(
     asked: list[int] = []
     # Its jobs are for evaluations of language models; each is a process.
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    process = subprocess.Popen(command, env={**quiet, **os.environ, **environment}, start_new_session=True)
+    variables = {**quiet, **os.environ, **environment}
+    # Its processes import from the current directory, where the user may have a file of any module's name.
+    process = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True)
 
     def end(number: int, frame: FrameType | None) -> None:
         asked.append(number)
@@ -168,13 +175,13 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _wait(process: subprocess.Popen[bytes], asked: list[int], wanted: Wanted) -> None:
-    """Until the server answers, ends, or is to end."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(wanted.host, wanted.host)  # noqa: S104 - compared, not bound
-    address = f"{'https' if wanted.certificate else 'http'}://{host}:{wanted.port}/health"
+def _wait(process: subprocess.Popen[bytes], asked: list[int], options: ServerOptions) -> None:
+    """Wait until the server answers, ends, or is asked to end."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(options.host, options.host)  # noqa: S104 - compared, not bound
+    address = f"{'https' if options.certificate else 'http'}://{host}:{options.port}/health"
     deadline = time.monotonic() + _PATIENCE_S
     # It is this machine that answers, and the certificate has the name that others know it by.
-    context = ssl._create_unverified_context() if wanted.certificate else None  # noqa: S323, SLF001
+    context = ssl._create_unverified_context() if options.certificate else None  # noqa: S323, SLF001
     while process.poll() is None and not asked:
         with (
             contextlib.suppress(urllib.error.URLError, OSError),

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph local first-contact``: try everything once on a machine that nobody has tried, and report."""
+"""``mlflow-ngraph local first-contact``: self-test for a new machine, with a report."""
 
 from __future__ import annotations
 

@@ -25,4 +25,4 @@ __all__ = ["CompilerContract"]
 
 
 class CompilerContract(Limits, Engines, Interface):
-    """What an adapter promises. The attributes of `mlflow_ngraph_testing.contract.base.Base` are what a subclass says."""
+    """The contract of an adapter. A subclass sets the attributes of `mlflow_ngraph_testing.contract.base.Base`."""

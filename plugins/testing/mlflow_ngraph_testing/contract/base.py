@@ -1,4 +1,4 @@
-"""What a subclass of the suite says, and what its tests share."""
+"""Attributes that a subclass of the suite sets, and helpers that its tests share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlflow_ngraph.parity import compare, problem
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph_testing import preparation, steps
 from mlflow_ngraph_testing.preparation import BATCH_SIZES, FIXED, FIXED_BATCH, MODELS, SEEDS
-from mlflow_ngraph_testing.steps import STEP_SECONDS, Answers, Case, Job, Made, Outcome, in_fresh_process, within
+from mlflow_ngraph_testing.steps import STEP_SECONDS, Answers, BuildResult, Case, Job, Outcome, in_fresh_process, within
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +30,7 @@ _prepared: dict[tuple[str, ...], Path] = {}
 
 
 class Base:
-    """Attributes and fixtures. The class attributes are what a subclass says."""
+    """Attributes and fixtures. A subclass sets the class attributes."""
 
     compiler: ClassVar[str]
     """The name under which the adapter is registered."""
@@ -39,26 +39,26 @@ class Base:
     other_flags: ClassVar[Mapping[str, Any]] = {}
     """A valid value other than the default for every flag."""
     other_meaning: ClassVar[Sequence[str]] = ()
-    """Flags whose other value changes what the engine computes."""
+    """Flags whose other value changes the function that the engine computes."""
     together: ClassVar[Sequence[Sequence[str]]] = ()
     """Flags whose other values one engine is compiled with, where compiling takes long; each has one of its own else."""
     never_imported: ClassVar[Sequence[str]] = ()
     """Modules that an engine must load without, such as ``torch`` or ``timm``."""
     needs_model_code: ClassVar[bool] = False
-    """Whether engines are loaded with the help of the code that defines the model; else the suite blocks it."""
+    """Let engines import the code that defines the model; else the suite blocks it."""
     models: ClassVar[Sequence[str]] = (*MODELS, FIXED)
     """Models to compile, where a compiler cannot take all of them."""
     other_inputs: ClassVar[bool] = True
-    """Whether engines take other inputs than those that were prepared."""
+    """True where engines take other inputs than those that were prepared."""
     repeatable: ClassVar[float] = 0.0
     """Largest difference, relative to the largest output, between engines that were compiled twice from the same."""
     cycles: ClassVar[int] = 200
-    """How often an engine is loaded, run and closed in the search for leaks; fewer where loading is slow."""
+    """Cycles of loading, running and closing in the leak tests; fewer where loading is slow."""
     build_for: ClassVar[str] = ""
     """The device to compile for, such as ``gpu:sm89``, where this machine compiles and cannot run what it compiled: the
     tests that need the device are skipped then."""
     step_seconds: ClassVar[float] = STEP_SECONDS
-    """What a process of the suite may take; beyond it the compiler hangs, and the test fails."""
+    """Time limit of a process of the suite; beyond it the compiler hangs, and the test fails."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -73,7 +73,7 @@ class Base:
     @pytest.fixture(scope="class")
     @classmethod
     def device(cls, kind: type[Compiler[Any]]) -> None:
-        """This machine, as far as it runs engines; whatever needs that is skipped where it does not."""
+        """This machine, as far as it runs engines; tests that need one are skipped where it does not."""
         availability = kind.availability()
         if not availability.available:
             pytest.skip(f"{cls.compiler} needs a device to run engines on: {availability.reason}")
@@ -91,7 +91,7 @@ class Base:
     @pytest.fixture(scope="class")
     @classmethod
     def answers(cls, kind: type[Compiler[Any]]) -> Answers:
-        """What the compiler says before any runtime is imported."""
+        """Answers of the compiler before any runtime is imported."""
         return cls._run(steps.ask, cls._job())
 
     @pytest.fixture(scope="class")
@@ -103,8 +103,7 @@ class Base:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def builds(cls, cases: Mapping[str, Case]) -> Mapping[str, list[Made]]:
-        """What the compiler said of each model."""
+    def builds(cls, cases: Mapping[str, Case]) -> Mapping[str, list[BuildResult]]:
         return cls._run(steps.compile_cases, cases)
 
     @pytest.fixture(scope="class")
@@ -112,7 +111,7 @@ class Base:
     def outcomes(
         cls, device: None, cases: Mapping[str, Case], builds: object, tmp_path_factory: pytest.TempPathFactory
     ) -> Mapping[str, Mapping[int, Outcome]]:
-        """What the engines did in a fresh process, from a directory that is not the one they were compiled in."""
+        """Results of the engines in a fresh process, from another directory than they were compiled in."""
         moved = {}
         for name, case in cases.items():
             moved[name] = replace(case, engines=tmp_path_factory.mktemp("moved") / "engines")
@@ -138,7 +137,7 @@ class Base:
     @pytest.fixture(scope="class")
     @classmethod
     def variant_outcomes(cls, device: None, variants: Mapping[str, Case]) -> Mapping[str, Mapping[int, Outcome]]:
-        """What the engines of `variants` did in a fresh process."""
+        """Results of the engines of `variants` in a fresh process."""
         return cls._run(steps.run_cases, variants, cls._blocked())
 
     @classmethod
@@ -172,12 +171,12 @@ class Base:
 
 
 def serves_several(job: Job) -> bool:
-    """Whether one engine serves several batch sizes."""
+    """True where one engine serves several batch sizes."""
     return len(create(job.compiler, job.flags).engines(BATCH_SIZES)) < len(BATCH_SIZES)
 
 
 def parity_problem(outputs: Sequence[Any], materials: Path, batch: int, precision: str = "fp32") -> str | None:
-    """What is wrong with outputs for the inputs of some materials, or None."""
+    """Difference from the model's outputs for the inputs of some materials, or None."""
     reference = Source(materials).reference(batch)
     if [array.dtype for array in outputs] != [array.dtype for array in reference]:
         return f"outputs of {[str(array.dtype) for array in outputs]}, not {[str(array.dtype) for array in reference]}"

@@ -1,4 +1,4 @@
-"""What engines compute, and what they say about it."""
+"""Tests of engines: their outputs, and their descriptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph_testing import preparation, steps
 from mlflow_ngraph_testing.contract.base import FEW_BATCH_SIZES, Base, parity_problem, serves_several
 from mlflow_ngraph_testing.preparation import FIXED, FIXED_BATCH, MODELS
-from mlflow_ngraph_testing.steps import Answers, Case, Made, Outcome, Refusal, attempt
+from mlflow_ngraph_testing.steps import Answers, BuildResult, Case, Outcome, Refusal, attempt
 
 Outcomes = Mapping[str, Mapping[int, Outcome]]
 
@@ -97,7 +97,7 @@ class Engines(Base):
                 assert outcome.flags[name] == value
 
     def test_the_build_says_what_it_did(
-        self, kind: type[Compiler[Any]], builds: Mapping[str, list[Made]], answers: Answers
+        self, kind: type[Compiler[Any]], builds: Mapping[str, list[BuildResult]], answers: Answers
     ) -> None:
         for made in (made for of_model in builds.values() for made in of_model):
             assert set(kind.flags_type.model_fields) <= set(made.build.flags)
@@ -106,7 +106,7 @@ class Engines(Base):
             assert set(made.stages) <= {"convert", "tune", "compile", "save"}
             assert all(seconds >= 0 for seconds in made.stages.values())
 
-    def test_explanations_make_sense_and_the_round_trip(self, builds: Mapping[str, list[Made]]) -> None:
+    def test_explanations_make_sense_and_the_round_trip(self, builds: Mapping[str, list[BuildResult]]) -> None:
         for made in (made for of_model in builds.values() for made in of_model):
             assert set(made.explanations) == set(made.group)
             for said, read in made.explanations.values():

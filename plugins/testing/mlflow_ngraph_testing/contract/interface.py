@@ -1,4 +1,4 @@
-"""What an adapter says about itself, before it does anything."""
+"""Tests of an adapter's description, before it compiles anything."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mlflow_ngraph_testing.contract.base import Base
 from mlflow_ngraph_testing.steps import Answers
 
 RUNTIMES = {"torch", "onnxruntime", "openvino", "tvm", "tensorrt", "tensorrt_rtx_bindings", "timm"}
-"""What takes long to import."""
+"""Modules that take long to import."""
 
 
 class Interface(Base):
-    """Names, flags, and what the parent process asks."""
+    """Names, flags, and answers in the parent process."""
 
     def test_the_class_describes_itself(self, kind: type[Compiler[Any]]) -> None:
         assert kind.name == self.compiler

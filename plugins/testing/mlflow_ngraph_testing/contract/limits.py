@@ -1,4 +1,4 @@
-"""What an adapter leaves behind, and what becomes of a compilation that is cut short."""
+"""Tests of leaks, and of compilations that are cut short."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from mlflow_ngraph_testing import steps
 from mlflow_ngraph_testing.contract.base import Base, parity_problem
 from mlflow_ngraph_testing.endurance import SAMPLES, load_and_run_often
 from mlflow_ngraph_testing.interruption import Cut, compile_in_worker, cut_by_time, cut_with_parent
-from mlflow_ngraph_testing.steps import Case, Made, Outcome, Refusal, attempt
+from mlflow_ngraph_testing.steps import BuildResult, Case, Outcome, Refusal, attempt
 
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A compilation that ran out of time, beside one that did not."""
+    """A compilation that ran out of time, and one that did not."""
 
     whole_s: float
-    """How long it takes when it is left alone."""
+    """Duration of an undisturbed compilation."""
     again: Case
     """That one."""
     cut: Cut
     half: Case
-    """What was left of the other one."""
+    """Remains of the compilation that was cut short."""
 
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What loading gave."""
+    """Results of loading."""
 
     again: Mapping[int, Outcome] | Refusal
-    """Of the engine that came to its end."""
+    """Result of the complete engine."""
     half: Mapping[int, Outcome] | Refusal
-    """Of the one that did not."""
+    """Result of the incomplete one."""
 
 
 class Limits(Base):
@@ -51,7 +51,10 @@ class Limits(Base):
     @pytest.fixture(scope="class")
     @classmethod
     def interrupted(
-        cls, cases: Mapping[str, Case], builds: Mapping[str, list[Made]], tmp_path_factory: pytest.TempPathFactory
+        cls,
+        cases: Mapping[str, Case],
+        builds: Mapping[str, list[BuildResult]],
+        tmp_path_factory: pytest.TempPathFactory,
     ) -> Interrupted:
         """The first model, compiled again in a worker, and then in too little time."""
         root, model = tmp_path_factory.mktemp("interrupted"), cls.models[0]
@@ -64,7 +67,6 @@ class Limits(Base):
     @pytest.fixture(scope="class")
     @classmethod
     def reloaded(cls, device: None, interrupted: Interrupted) -> Reloaded:
-        """What came of loading them."""
         run = partial(steps.run_cases, never_imported=cls._blocked())
         ran = cls._run(attempt, run, {"again": interrupted.again, "half": interrupted.half})
         return Reloaded(ran["again"], ran["half"])
@@ -104,7 +106,7 @@ class Limits(Base):
                 assert difference <= self.repeatable
 
     def test_a_search_goes_on_after_it_was_cut(
-        self, device: None, cases: Mapping[str, Case], builds: Mapping[str, list[Made]], tmp_path: Path
+        self, device: None, cases: Mapping[str, Case], builds: Mapping[str, list[BuildResult]], tmp_path: Path
     ) -> None:
         if not create(self.compiler, self.flags).searches:
             pytest.skip(f"{self.compiler} does not search with these flags")
@@ -117,13 +119,17 @@ class Limits(Base):
             assert parity_problem(outcome.first, case.materials, batch) is None
 
     def test_a_compilation_ends_with_the_process_that_asked_for_it(
-        self, cases: Mapping[str, Case], builds: Mapping[str, list[Made]], interrupted: Interrupted, tmp_path: Path
+        self,
+        cases: Mapping[str, Case],
+        builds: Mapping[str, list[BuildResult]],
+        interrupted: Interrupted,
+        tmp_path: Path,
     ) -> None:
         model = self.models[0]
         case = replace(_first_engine(cases[model], builds[model]), engines=tmp_path / "engines")
         assert cut_with_parent(case, interrupted.whole_s / 2).survivors == []
 
 
-def _first_engine(case: Case, made: list[Made]) -> Case:
+def _first_engine(case: Case, made: list[BuildResult]) -> Case:
     """The case with the batch sizes of its first engine alone."""
     return replace(case, batch_sizes=made[0].group)

@@ -1,1 +1,1 @@
-"""The first hour on a machine whose device profile has never run: everything is tried once, and reported."""
+"""Self-test of a new machine: every part of the package is tried once and reported."""

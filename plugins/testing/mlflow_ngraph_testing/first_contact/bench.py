@@ -1,4 +1,4 @@
-"""What the parts of a first contact share: the device, where they write, and how they run commands and studies."""
+"""Shared tools of the parts: the device, the folder, and how to run commands and studies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, JournalError
 from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph_testing.first_contact.command import NGRAPH, Ended, Started, started
+from mlflow_ngraph_testing.first_contact.command import NGRAPH, CommandResult, RunningCommand, started
 
 Form = Literal["short", "full"]
 
@@ -27,7 +27,7 @@ BASELINE = "identity"
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a first contact takes place."""
+    """The device under test, and the folder of the report."""
 
     profile: DeviceProfile
     folder: Path
@@ -36,7 +36,7 @@ class Bench:
 
     @cached_property
     def missing(self) -> Mapping[str, tuple[str, str]]:
-        """Why a compiler of the profile cannot run here, and what to do, by name."""
+        """Compilers of the profile that cannot run here, by name, each with the reason and the remedy."""
         return {name: why for name in self.profile.compilers if (why := _missing(name)) is not None}
 
     @cached_property
@@ -51,26 +51,25 @@ class Bench:
 
     @property
     def logs(self) -> Path:
-        """What commands said."""
         return self.folder / "logs"
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Of commands: studies lie in the folder, nothing is asked of a tracking server, and nothing is downloaded."""
+        """Variables for commands: studies go to the folder; no tracking server, no downloads."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return {**others, "NGRAPH_HOME": str(self.folder / "home"), "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
 
-    def started(self, name: str, command: Sequence[str]) -> AbstractContextManager[Started]:
+    def started(self, name: str, command: Sequence[str]) -> AbstractContextManager[RunningCommand]:
         """A command that runs in the folder while a block does."""
         return started(command, self.logs, name, self.folder, self.environment)
 
-    def run(self, name: str, command: Sequence[str], seconds: float) -> Ended:
+    def run(self, name: str, command: Sequence[str], seconds: float) -> CommandResult:
         """Run a command in the folder, under a time limit."""
         with self.started(name, command) as running:
             return running.wait(seconds)
 
     def ask(self, verb: str, seconds: float) -> Any:
-        """What a verb of the command line answers in JSON.
+        """Answer of a verb of the command line, from JSON.
 
         Raises
         ------
@@ -79,7 +78,7 @@ class Bench:
         RuntimeError
             It gives no answer.
         """
-        ended = self.run(verb, [*NGRAPH, verb, "--json"], seconds)
+        ended = self.run(verb.replace(" ", "-"), [*NGRAPH, *verb.split(), "--json"], seconds)
         if ended.code is None:
             raise TimeoutError(f"mlflow-ngraph {verb} {ended.how}")
         try:
@@ -93,7 +92,7 @@ class Bench:
         return [*NGRAPH, "benchmark", study, "--device", self.profile.name, *where, *options]
 
     def write_study(self, name: str, content: Mapping[str, Any]) -> str:
-        """Write the file of a study; its path."""
+        """Write the file of a study, and return its path."""
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(dict(content), sort_keys=False), encoding="utf-8")
         return str(path)
@@ -104,7 +103,7 @@ class Bench:
         return journals[-1].parent if journals else None
 
     def record(self, study: str) -> StudyRecord | None:
-        """What the newest run of a study came to so far; None where it has not begun."""
+        """Record of the newest run of a study; None where it has not begun."""
         directory = self.directory(study)
         if directory is None:
             return None
@@ -119,7 +118,7 @@ def _changed(path: Path) -> float:
 
 
 def _missing(name: str) -> tuple[str, str] | None:
-    """Why a compiler cannot run here, and what to do; None if it can."""
+    """Reason why a compiler cannot run here, and the remedy; None if it can."""
     try:
         availability = COMPILERS.get(name).availability()
     except DependencyError as error:

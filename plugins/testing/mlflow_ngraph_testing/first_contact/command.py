@@ -1,4 +1,4 @@
-"""Commands under a time limit: whatever they do, and whatever they start, ends with it."""
+"""Commands under a time limit, which end with everything that they started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,17 +14,19 @@ from pathlib import Path
 
 import psutil
 
+from mlflow_ngraph.processes import python_command
+
 GRACE_SECONDS = 5.0
-"""For a command to end its children by itself, before it is killed. Within its time limit, as far as that is long enough."""
+"""Time for a command to end its children before it is killed; part of its time limit, as far as that is long enough."""
 _LAST_LINES = 3
 _POLL_SECONDS = 0.05
 
-NGRAPH = (sys.executable, "-m", "mlflow_ngraph")
+NGRAPH = python_command.command("mlflow_ngraph.__main__")
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
+class CommandResult:
+    """Result of a command."""
 
     code: int | None
     """None: its time was up."""
@@ -35,28 +36,20 @@ class Ended:
 
     @property
     def last(self) -> str:
-        """The end of what it said of its errors, else of what it printed, in one line."""
+        """The last lines of standard error, else of the output, in one line."""
         said = (self.err.strip() or self.out.strip()).splitlines()
         return " ".join(" ".join(said[-_LAST_LINES:]).split())
 
     @property
     def how(self) -> str:
-        """In words."""
+        """Exit code or timeout, with the last lines, in words."""
         if self.code is None:
             return f"was not done within {self.seconds:.0f} s"
         return f"ended with code {self.code}{': ' if self.last else ''}{self.last}"
 
 
-class Started:
-    """A command that runs, in a session of its own. What it says goes to files, which outlive it.
-
-    Parameters
-    ----------
-    logs : Path
-        Folder of the files.
-    name : str
-        Of the files.
-    """
+class RunningCommand:
+    """A running command in a session of its own. Its output goes to files, which outlive it."""
 
     def __init__(self, command: Sequence[str], logs: Path, name: str, cwd: Path, env: Mapping[str, str]) -> None:
         logs.mkdir(parents=True, exist_ok=True)
@@ -74,10 +67,10 @@ class Started:
             )
 
     def said(self) -> str:
-        """What it has said of its errors and of its progress so far."""
+        """Content of standard error so far."""
         return self._err.read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, seconds: float) -> Ended:
+    def wait(self, seconds: float) -> CommandResult:
         """Wait for its end, and end it when the time is up."""
         code: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -85,10 +78,10 @@ class Started:
         if code is None:
             self.end()
         out = self._out.read_text(encoding="utf-8", errors="replace")
-        return Ended(code, out, self.said(), time.monotonic() - self._began)
+        return CommandResult(code, out, self.said(), time.monotonic() - self._began)
 
     def end(self) -> None:
-        """Let it end, and kill what does not. Of a command that has ended by itself nothing is asked."""
+        """Terminate it, and kill what remains. A command that has ended by itself is left alone."""
         if self.process.poll() is not None:
             return
         # Children that have made groups of their own are no longer in that of the command.
@@ -134,9 +127,11 @@ def _runs(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def started(command: Sequence[str], logs: Path, name: str, cwd: Path, env: Mapping[str, str]) -> Iterator[Started]:
+def started(
+    command: Sequence[str], logs: Path, name: str, cwd: Path, env: Mapping[str, str]
+) -> Iterator[RunningCommand]:
     """A command that has ended when the block is left."""
-    running = Started(command, logs, name, cwd, env)
+    running = RunningCommand(command, logs, name, cwd, env)
     try:
         yield running
     finally:

@@ -1,4 +1,4 @@
-"""The contract suite for every compiler that is installed, each in a process of its own, with its result test by test.
+"""Contract suite for every installed compiler, each in a process of its own.
 
 The short form has no time for all of it, so it asks every compiler first for the least that there is to see: an engine,
 reloaded, that computes its model. The whole suite of one after the other then has what is left.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlflow_ngraph.processes import python_command
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
-from mlflow_ngraph_testing.first_contact.command import GRACE_SECONDS, Ended
-from mlflow_ngraph_testing.first_contact.finding import Finding, Status, Table, worst
+from mlflow_ngraph_testing.first_contact.command import GRACE_SECONDS, CommandResult
+from mlflow_ngraph_testing.first_contact.finding import Finding, Status, worst
 
 RESULTS, PROVEN = "results.jsonl", "proven.jsonl"
 LEFT_OUT = ("test_flags_make_the_round_trip", "test_other_values_of_flags_give_the_same_function")
@@ -28,7 +29,7 @@ PROOF = "test_a_reloaded_engine_computes_the_models_function"
 """The least that the short form has to see of a compiler."""
 _PROVEN_WITH = {"models": ("cnn",)}
 _SHORT = {"models": ("cnn", "text_encoder"), "cycles": 40}
-"""What the short form does with less of."""
+"""Values of the short form."""
 
 _MODULE = '''
 """Written by mlflow-ngraph local first-contact."""
@@ -74,13 +75,13 @@ def pytest_runtest_logreport(report):
 def contract(bench: Bench, seconds: float) -> Finding:
     """Run the suite for one compiler after the other, each with a fair share of the time that is left.
 
-    What an earlier run in the same folder came to the end of is not asked again.
+    Results of an earlier run in the same folder are kept.
     """
     if not all(importlib.util.find_spec(name) for name in ("pytest", "torch")):
         lacking = " and ".join(name for name in ("pytest", "torch") if not importlib.util.find_spec(name))
         return Finding("lacking", f"the suite needs {lacking}: pip install {lacking}")
     deadline = time.monotonic() + seconds
-    seen = {compiler: _Seen(bench.folder / "contract" / compiler) for compiler in bench.compilers}
+    seen = {compiler: _CompilerResults(bench.folder / "contract" / compiler) for compiler in bench.compilers}
     for step in (_prove, _suite) if bench.form == "short" else (_suite,):
         for place, (compiler, so_far) in enumerate(seen.items()):
             step(bench, compiler, so_far, (deadline - time.monotonic()) / (len(seen) - place))
@@ -90,48 +91,49 @@ def contract(bench: Bench, seconds: float) -> Finding:
         statuses.append(status)
         rows.append([compiler, status, said, f"{found.seconds:.0f} s"])
         facts[compiler] = {"status": status, "seconds": found.seconds, **results}
-        tables.append(Table(f"Contract of {compiler}", ("test", "outcome", "reason"), _rows(results)))
+        tables.append(Sheet(f"Contract of {compiler}", ("test", "outcome", "reason"), _rows(results)))
     counts = Counter(statuses)
     said = ", ".join(f"{number} {status}" for status, number in counts.items())
     left_out = f"left out, as only an adapter's author knows other values of its flags: {', '.join(LEFT_OUT)}"
-    overview = Table("Contract suite", ("compiler", "result", "tests", "time"), rows)
+    overview = Sheet("Contract suite", ("compiler", "result", "tests", "time"), rows)
     return Finding(worst(statuses), f"of {len(rows)} compilers {said}; {left_out}", [overview, *tables], facts)
 
 
 @dataclass
-class _Seen:
-    """What is known of a compiler's contract."""
-
+class _CompilerResults:
     folder: Path
-    ended: Ended = field(default_factory=lambda: Ended(None, "", "", 0.0))
-    """How the suite ended, and if that has not begun, how the proof did."""
+    ended: CommandResult = field(default_factory=lambda: CommandResult(None, "", "", 0.0))
+    """Result of the suite or, before it has begun, of the proof."""
     seconds: float = 0.0
 
     def suite(self) -> dict[str, Any]:
-        """What the suite told so far, as `outcomes`."""
         return outcomes(self.folder / RESULTS)
 
     def proof(self) -> dict[str, Any]:
-        """What was told of the proof, as `outcomes`."""
         return outcomes(self.folder / PROVEN)
 
 
-def _prove(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
+def _prove(bench: Bench, compiler: str, seen: _CompilerResults, seconds: float) -> None:
     """Have an engine of a compiler compute one small model."""
-    if not (_whole(seen.suite()) or _whole(seen.proof())):
+    if not (_complete(seen.suite()) or _complete(seen.proof())):
         _run(bench, compiler, seen, seconds, PROVEN, _PROVEN_WITH, "-k", f"{PROOF} and cnn")
 
 
-def _suite(bench: Bench, compiler: str, seen: _Seen, seconds: float) -> None:
-    """Run the suite for a compiler."""
-    if _whole(seen.suite()):
-        seen.ended = Ended(0, "", "", 0.0)
+def _suite(bench: Bench, compiler: str, seen: _CompilerResults, seconds: float) -> None:
+    if _complete(seen.suite()):
+        seen.ended = CommandResult(0, "", "", 0.0)
         return
     _run(bench, compiler, seen, seconds, RESULTS, _SHORT if bench.form == "short" else {})
 
 
 def _run(
-    bench: Bench, compiler: str, seen: _Seen, seconds: float, file: str, values: Mapping[str, Any], *options: str
+    bench: Bench,
+    compiler: str,
+    seen: _CompilerResults,
+    seconds: float,
+    file: str,
+    values: Mapping[str, Any],
+    *options: str,
 ) -> None:
     """Run some of the suite with some of its values, and have the outcome of each test written to a file."""
     if seconds < GRACE_SECONDS:
@@ -146,13 +148,13 @@ def _run(
     (seen.folder / "conftest.py").write_text(_PLUGIN.format(file=str(seen.folder / file)), encoding="utf-8")
     options = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(seen.folder), *options)
     # Plugins of others would be tried here as well, and fail for reasons of their own.
-    command = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-m", "pytest", *options, str(seen.folder)]
+    command = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", *python_command.command("pytest", *options, str(seen.folder))]
     seen.ended = bench.run(f"contract-{compiler}-{file.partition('.')[0]}", command, seconds)
     seen.seconds += seen.ended.seconds
 
 
 def outcomes(path: Path) -> dict[str, Any]:
-    """What a suite wrote: ``collected``, the names of its tests, and ``outcomes`` of those that came to an end."""
+    """Results of a suite from its file: ``collected``, the names of its tests, and ``outcomes`` of those that finished."""
     collected: list[str] = []
     by_test: dict[str, dict[str, str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
@@ -164,15 +166,15 @@ def outcomes(path: Path) -> dict[str, Any]:
     return {"collected": collected, "outcomes": by_test}
 
 
-def _whole(results: Mapping[str, Any]) -> bool:
-    """Whether every test came to an end, and none failed."""
+def _complete(results: Mapping[str, Any]) -> bool:
+    """Test if every test finished and none failed."""
     by_test = results["outcomes"]
     ended = results["collected"] and all(name in by_test for name in results["collected"])
     return bool(ended) and not any(test["outcome"] == "failed" for test in by_test.values())
 
 
-def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str, dict[str, Any]]:
-    """What a compiler's contract came to, in words too, and the results of proof and suite together."""
+def _judge(bench: Bench, seen: _CompilerResults) -> tuple[Status, str, dict[str, Any]]:
+    """Status of a compiler's contract, a summary, and the results of proof and suite together."""
     ended, proof, suite = seen.ended, seen.proof(), seen.suite()
     by_test = {**proof["outcomes"], **suite["outcomes"]}
     collected = list(dict.fromkeys([*proof["collected"], *suite["collected"]]))
@@ -192,12 +194,11 @@ def _judge(bench: Bench, seen: _Seen) -> tuple[Status, str, dict[str, Any]]:
     if left and ended.code is not None:
         return "wrong", f"{said}; the suite {ended.how}", results
     computes = any(name.startswith(PROOF) and test["outcome"] == "passed" for name, test in by_test.items())
-    enough = _whole(suite) or (bench.form == "short" and computes)
+    enough = _complete(suite) or (bench.form == "short" and computes)
     return ("right" if enough else "incomplete"), said, results
 
 
 def _rows(results: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-    """The tests in their order."""
     by_test = results["outcomes"]
     unreached = {"outcome": "not reached", "reason": ""}
     named = list(dict.fromkeys([*results["collected"], *by_test]))
@@ -205,6 +206,6 @@ def _rows(results: Mapping[str, Any]) -> Sequence[Sequence[str]]:
 
 
 def _first_error(text: str) -> str:
-    """The first line of an error within what pytest shows of a failure."""
+    """The first line of an error within pytest's report of a failure."""
     errors = re.findall(r"^E\s+(.+)$", text, re.MULTILINE)
     return " ".join((errors[0] if errors else text.removeprefix("Skipped: ")).split())[:300]

@@ -1,4 +1,4 @@
-"""The course of a first contact: part after part, each under a time limit, with all that is known on disk after each."""
+"""Sequence of the parts of a first contact, each under a time limit; the report is written after each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LIKELIEST = ("orin", "gpu", "xeon", "host")
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that is tried."""
+    """A part of a first contact."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ class Part:
     """Seconds."""
     run: Callable[[Bench, float], Finding]
     anywhere: bool = False
-    """Whether it can be tried on a machine that is not of the device's kind, and without compilers."""
+    """True where it runs on a machine of another kind, and without compilers."""
 
 
 PARTS: Sequence[Part] = (
@@ -60,12 +60,12 @@ PARTS: Sequence[Part] = (
 
 
 def fitting() -> str:
-    """The most particular device that this machine is."""
+    """The most specific device profile of this machine."""
     return next((name for name in _LIKELIEST if create(name).fitness().serves), _LIKELIEST[-1])
 
 
 def begin(device: str, form: Form, folder: Path, *, resume: bool) -> Report:
-    """The report to go on with: a new one, or what lies in the folder without the parts that did not come to their end.
+    """The report to continue: a new one, or that of the folder without unfinished parts.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def follow(
     Parameters
     ----------
     tell : Callable[[str], None]
-        Told what happens, a line at a time.
+        Called with progress, a line at a time.
     whole_s : float | None
         Seconds for all of them; by default those of the form.
     """
@@ -117,7 +117,7 @@ def follow(
 
 
 def _try(part: Part, bench: Bench, seconds: float) -> Finding:
-    """A part's finding, also where it fails."""
+    """Run a part; its exception becomes its finding."""
     start = time.monotonic()
     if not part.anywhere and (why := _obstacle(bench)):
         return Finding("lacking", why)
@@ -133,7 +133,7 @@ def _try(part: Part, bench: Bench, seconds: float) -> Finding:
 
 
 def _obstacle(bench: Bench) -> str:
-    """Why nothing can run for the device here; empty if something can."""
+    """Reason why nothing can run for the device here; empty if something can."""
     fitness = bench.profile.fitness()
     if not fitness.serves:
         return "needs what lacks"

@@ -1,18 +1,19 @@
-"""What is there and what lacks: the machine, its software, and what ``mlflow-ngraph doctor`` says of both."""
+"""Description of the machine and its software, and the findings of ``mlflow-ngraph doctor``."""
 
 from __future__ import annotations
 
 import time
 
 from mlflow_ngraph.devices.fingerprint import summary
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph_testing.first_contact.bench import Bench
-from mlflow_ngraph_testing.first_contact.finding import Finding, Table
+from mlflow_ngraph_testing.first_contact.finding import Finding
 
 
 def machine(bench: Bench, seconds: float) -> Finding:
-    """Describe the machine for somebody who does not have it. What lacks is no fault of the machine's."""
+    """Describe the machine for a reader who does not have it. Missing software is not the machine's fault."""
     deadline = time.monotonic() + seconds
-    described = bench.ask("devices", seconds / 2)
+    described = bench.ask("info devices", seconds / 2)
     findings = bench.ask("doctor", deadline - time.monotonic())["findings"]
     fitness = bench.profile.fitness()
     facts, hardware, system = described["machine"], described["machine"]["hardware"], described["machine"]["system"]
@@ -34,8 +35,8 @@ def machine(bench: Bench, seconds: float) -> Finding:
         finding for finding in findings if finding["status"] != "ok" and not finding["check"].startswith("compiler ")
     ]
     lacking += [[finding["check"], finding["found"], finding["remedy"]] for finding in others]
-    about = Table("This machine", ("what", "found"), list(rows.items()))
-    tables = [Table("What lacks", ("what", "found", "what to do"), lacking), about] if lacking else [about]
+    about = Sheet("This machine", ("what", "found"), list(rows.items()))
+    tables = [Sheet("What lacks", ("what", "found", "what to do"), lacking), about] if lacking else [about]
     if not fitness.serves:
         said = f"this machine cannot serve as {bench.profile.name}: {'; '.join(fitness.problems)}"
     else:

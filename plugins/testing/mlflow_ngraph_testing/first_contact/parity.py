@@ -1,4 +1,4 @@
-"""The paper's fifteen models, compiled by what is there and compared with the baseline."""
+"""Parity of the paper's fifteen models on all installed compilers."""
 
 from __future__ import annotations
 

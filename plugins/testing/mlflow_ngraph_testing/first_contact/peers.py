@@ -1,4 +1,4 @@
-"""What the runtimes' own tools say of the engines that were measured here."""
+"""Comparison of a study's figures with those of the runtimes' own tools."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.execute.record import EngineRecord
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph_testing.first_contact import cells
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
-from mlflow_ngraph_testing.first_contact.finding import Finding, Table, worst
+from mlflow_ngraph_testing.first_contact.finding import Finding, worst
 
 # Its telemetry would start a process beside the measurement.
 BENCHMARK_APP = """
@@ -29,7 +30,7 @@ main()
 NAME = "beside-peers"
 _MODEL = "timm:resnet18"
 _SHAPE = "[1,3,224,224]"
-"""Of its input: benchmark_app has to be told where an engine takes any batch size."""
+"""Shape of its input: benchmark_app needs it where an engine takes any batch size."""
 _SECONDS = 3
 
 
@@ -40,11 +41,11 @@ class Peer:
     name: str
     compiler: str
     suffix: str
-    """Of the engine's file that it takes."""
+    """Suffix of the engine's file."""
     command: Callable[[str, int, bool], Sequence[str]]
-    """From the path of that file, the number of threads, and whether there is a GPU."""
+    """Command, from the path of that file, the number of threads, and True where there is a GPU."""
     milliseconds: str
-    """A pattern for the time of an inference in what it prints."""
+    """A pattern for the time of an inference in its output."""
     find: Callable[[], bool]
 
 
@@ -95,7 +96,7 @@ PEERS = (
         _on_path("polygraphy"),
     ),
 )
-"""What is known. Each takes the engine as it was saved for the study."""
+"""The known tools. Each takes the engine as it was saved for the study."""
 
 
 def peers(bench: Bench, seconds: float) -> Finding:
@@ -133,10 +134,10 @@ def peers(bench: Bench, seconds: float) -> Finding:
         ours = cell.metrics.get("throughput")
         ratio = ours / theirs if ours and theirs else None
         facts[peer.name] = {"ours": ours, "theirs": theirs, "remark": remark}
-        rows.append([peer.name, peer.compiler, _figure(ours), _figure(theirs), _figure(ratio), remark])
-    title = ("tool", "compiler", "ours, samples/s", "theirs, samples/s", "ours/theirs", "remark")
-    table = Table("Beside the runtimes' own tools, ResNet-18 at batch 1, one after the other", title, rows)
-    said = "; ".join(f"{row[0]}: ours/theirs {row[4]}" for row in rows)
+        rows.append([peer.name, peer.compiler, *(rounded(figure) or None for figure in (ours, theirs, ratio)), remark])
+    columns = ("tool", "compiler", "ours, samples/s", "theirs, samples/s", "ours/theirs", "remark")
+    table = Sheet("Beside the runtimes' own tools, ResNet-18 at batch 1, one after the other", columns, rows)
+    said = "; ".join(f"{row[0]}: ours/theirs {row[4] or '–'}" for row in rows)
     said += f"; not there: {', '.join(absent)}" if absent else ""
     return Finding(worst(["wrong" if row[5] else "right" for row in rows]), said, [table], facts)
 
@@ -156,7 +157,3 @@ def _measure(
     if ended.code != 0 or match is None:
         return None, f"it {ended.how}" if ended.code != 0 else "it does not say the time of an inference as expected"
     return 1e3 / float(match[1]), ""
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else rounded(value)

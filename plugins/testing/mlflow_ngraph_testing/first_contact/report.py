@@ -1,4 +1,4 @@
-"""The report of a first contact: one document for programs, one for people."""
+"""Report of a first contact as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph.text import markdown_table
+from mlflow_ngraph.tables.sheet import Sheet, escaped, grid, number
 from mlflow_ngraph_testing.first_contact.finding import Finding
 
 JSON_NAME = "first-contact.json"
@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass
 class Report:
-    """What is known so far."""
+    """The report, complete or not."""
 
     device: str
     form: str
@@ -55,7 +55,7 @@ class Report:
         _replace(folder / MARKDOWN_NAME, anonymous("\n".join(self.lines()) + "\n", folder))
 
     def lines(self) -> Iterator[str]:
-        """The page for people."""
+        """Lines of the page for people."""
         done = self.parts
         seconds = sum(finding.seconds for finding in done.values())
         yield f"# First contact with device `{self.device}`"
@@ -63,19 +63,17 @@ class Report:
         when = time.strftime("%Y-%m-%d", time.gmtime(self.started_at))
         yield f"mlflow-ngraph {self.package}, {when}, {self.form} form, {seconds / 60:.1f} minutes. {self._verdict()}"
         yield ""
-        yield from markdown_table(
-            ("part", "result", "what was seen", "time"),
-            [
-                (title, done[name].status, done[name].said, f"{done[name].seconds:.0f} s")
-                if name in done
-                else (title, "not begun", "", "")
-                for name, title in self.planned
-            ],
-        )
+        rows = [
+            (title, done[name].status, done[name].said, f"{done[name].seconds:.0f} s")
+            if name in done
+            else (title, "not begun", "", "")
+            for name, title in self.planned
+        ]
+        yield from grid(Sheet("", ("part", "result", "what was seen", number("time")), rows))
         for name, _ in self.planned:
             for table in done[name].tables if name in done else ():
-                yield from ("", f"## {table.heading}", "")
-                yield from markdown_table(table.titles, table.rows)
+                yield from ("", f"## {escaped(table.title)}", "")
+                yield from grid(table)
 
     def _verdict(self) -> str:
         if self.parts and all(finding.status == "lacking" for finding in self.parts.values()):

@@ -1,4 +1,4 @@
-"""Clocks, temperatures and power, read live: while the machine idles, and while it works."""
+"""Readings of clocks, temperatures and power, at rest and under load."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from mlflow_ngraph.devices.sensors import ENERGY, POWER, Change, Sensors
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph_testing.first_contact.bench import Bench
-from mlflow_ngraph_testing.first_contact.finding import Finding, Table
+from mlflow_ngraph_testing.first_contact.finding import Finding
 
 _WATCHED_S = {"short": 3.0, "full": 20.0}
 
@@ -27,9 +28,9 @@ while True:
     torch.cuda.synchronize()
 """,
 }
-"""What keeps an accelerator busy; a line says that it has begun."""
+"""Programs that keep an accelerator busy; each prints a line when it has begun."""
 _STATE = ("clock_mhz", "temperature_c", "gpu_clock_mhz", "gpu_temperature_c", POWER, ENERGY)
-"""How the names of those sensors begin that tell the state of the hardware; the others are the kernel's account."""
+"""Prefixes of sensors that show the state of the hardware; the others are the kernel's counters."""
 
 
 def sensing(bench: Bench, seconds: float) -> Finding:
@@ -42,10 +43,10 @@ def sensing(bench: Bench, seconds: float) -> Finding:
         busy = _watch(sensors, watched)
     before, after = _told(idle), _told(busy)
     names = sorted({*before, *after})
-    table = Table(
+    table = Sheet(
         "Sensors",
         ("what", "idle", "under load"),
-        [[name, _number(before.get(name)), _number(after.get(name))] for name in names],
+        [[name, *(rounded(readings.get(name)) or None for readings in (before, after))] for name in names],
     )
     shown = [name for name in names if name.startswith(_STATE)]
     facts = {"seconds": watched, "idle": before, "load": after}
@@ -59,7 +60,7 @@ def sensing(bench: Bench, seconds: float) -> Finding:
 
 
 def _problems(idle: Mapping[str, float], load: Mapping[str, float]) -> list[str]:
-    """What cannot be: readings below zero, and clocks and powers of none while a machine works."""
+    """Impossible readings: below zero, or clocks and power of zero under load."""
     negative = [f"{name} is {value:g}" for readings in (idle, load) for name, value in readings.items() if value < 0]
     return negative + [
         f"{name} is 0 under load" for name, value in load.items() if value == 0 and name.startswith(_STATE)
@@ -73,13 +74,9 @@ def _watch(sensors: Sensors, seconds: float) -> Change:
 
 
 def _told(change: Change) -> dict[str, float]:
-    """What sensors say now, and by the second what they counted: of an energy meter that is its power in W."""
+    """Values of the sensors, and rates per second of the counters: of an energy meter that is its power in W."""
     counted = {f"{name} per s": amount / change.seconds for name, amount in change.counted.items()}
     return {**change.values, **counted}
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else rounded(value)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Studies on a machine that never ran one: the ready-made ``smoke``, one that has to wait, one that is killed."""
+"""Studies on a new machine: ``smoke``, one that waits for another, one that is killed and resumed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from mlflow_ngraph import study as studies
 from mlflow_ngraph.errors import DeviceBusyError
 from mlflow_ngraph.execute import journal, machine_lock
 from mlflow_ngraph.execute.machine_lock import ExclusiveMachine
+from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_testing.first_contact import cells
 from mlflow_ngraph_testing.first_contact.bench import BASELINE, Bench
-from mlflow_ngraph_testing.first_contact.command import Started, outlived
-from mlflow_ngraph_testing.first_contact.finding import Finding, Status, Table
+from mlflow_ngraph_testing.first_contact.command import RunningCommand, outlived
+from mlflow_ngraph_testing.first_contact.finding import Finding, Status
 
 _LOOK_S = 0.05
 _KILLED_AT = "slice"
@@ -46,7 +47,7 @@ def smoke(bench: Bench, seconds: float) -> Finding:
 
 
 def locking(bench: Bench, seconds: float) -> Finding:
-    """Hold the machine: one study must refuse to start beside it, another must wait for its end and then run."""
+    """Hold the machine: one study must refuse to start meanwhile, another must wait for its end and then run."""
     deadline = time.monotonic() + seconds
     study = bench.write_study("second", {**_small(bench), "name": "second", "batch_sizes": [1], "repetitions": 3})
     command = bench.benchmark(study, "--fresh", "--when-busy")
@@ -67,9 +68,7 @@ def locking(bench: Bench, seconds: float) -> Finding:
         "it measures nothing meanwhile": still,
         "it runs once the machine is free": ended.code == 0,
     }
-    table = Table(
-        "One study at a time", ("what", "seen"), [[what, "yes" if true else "no"] for what, true in seen.items()]
-    )
+    table = Sheet("One study at a time", ("what", "seen"), list(seen.items()))
     facts = {"lock": str(machine_lock.lock_folder()), "seen": seen}
     if all(seen.values()):
         return Finding(
@@ -82,7 +81,7 @@ def locking(bench: Bench, seconds: float) -> Finding:
 
 
 def interruption(bench: Bench, seconds: float) -> Finding:
-    """``kill -9`` a study while it measures, look for what it leaves behind, and go on with it."""
+    """``kill -9`` a study while it measures, look for remains, and resume it."""
     deadline = time.monotonic() + seconds
     study = bench.write_study("killed", {**_small(bench), "name": "killed", "batch_sizes": [1, 2], "repetitions": 10})
     with bench.started("killed", bench.benchmark(study, "--fresh")) as running:
@@ -108,9 +107,7 @@ def interruption(bench: Bench, seconds: float) -> Finding:
     for orphan in orphans:
         with contextlib.suppress(psutil.NoSuchProcess):
             orphan.kill()
-    table = Table(
-        "Killed and resumed", ("what", "seen"), [[what, "yes" if true else "no"] for what, true in seen.items()]
-    )
+    table = Sheet("Killed and resumed", ("what", "seen"), list(seen.items()))
     facts = {"killed_after": _KILLED_AT, "cells": dict(times), "seen": seen}
     if all(seen.values()):
         return Finding("right", f"{len(expected)} cells, each measured once; nothing left behind", [table], facts)
@@ -121,7 +118,7 @@ def interruption(bench: Bench, seconds: float) -> Finding:
 
 
 def _hold(stack: ExitStack, deadline: float) -> ExclusiveMachine | None:
-    """The machine, held until the stack is left; None if somebody else measures on it until the time is up."""
+    """The machine, held until the stack is left; None if another study measures until the time is up."""
     while True:
         try:
             return stack.enter_context(ExclusiveMachine("first-contact"))
@@ -132,7 +129,6 @@ def _hold(stack: ExitStack, deadline: float) -> ExclusiveMachine | None:
 
 
 def _small(bench: Bench) -> dict[str, Any]:
-    """The study ``smoke`` with the baseline alone."""
     whole = studies.load("smoke").model_dump(mode="json")
     return {**whole, "compilers": [BASELINE], "device": bench.profile.name}
 
@@ -141,8 +137,8 @@ def _right(event: Mapping[str, Any]) -> bool:
     return bool(event["event"] == "cell_finished" and event["verdict"] == Verdict.OK.value)
 
 
-def _saw(running: Started, pattern: str, deadline: float) -> bool:
-    """Whether a command says something before the time is up or it ends."""
+def _saw(running: RunningCommand, pattern: str, deadline: float) -> bool:
+    """Wait for a pattern in a command's messages; False when the time is up or the command ends."""
     while time.monotonic() < deadline and running.process.poll() is None:
         if re.search(pattern, running.said()):
             return True
@@ -150,8 +146,8 @@ def _saw(running: Started, pattern: str, deadline: float) -> bool:
     return False
 
 
-def _reached(bench: Bench, running: Started, deadline: float) -> bool:
-    """Whether the study measures before the time is up or it ends."""
+def _reached(bench: Bench, running: RunningCommand, deadline: float) -> bool:
+    """Wait until the study measures; False when the time is up or it ends."""
     while time.monotonic() < deadline and running.process.poll() is None:
         directory = bench.directory("killed")
         if directory is not None and _contains(directory / journal.FILE_NAME, f'"event":"{_KILLED_AT}"'):
@@ -165,6 +161,6 @@ def _contains(path: Path, text: str) -> bool:
 
 
 def _waiting() -> str:
-    """For whom a study may have waited."""
+    """Note on the study that holds the machine."""
     holder = machine_lock.holder()
     return f"; this machine is measuring {holder}" if holder is not None else ""

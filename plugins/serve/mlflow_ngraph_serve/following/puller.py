@@ -1,7 +1,7 @@
-"""The process that looks where an alias points and brings what it finds: ``python -m mlflow_ngraph_serve.following.scout``.
+"""Process that looks up an alias and pulls the engine that it points at.
 
-It is apart from whoever serves: a server that is away, a download that takes long or a client that goes wrong holds up nothing
-there. An engine that it tells of stands whole and proven on this machine.
+It is apart from the servers: an unreachable tracking server, a long download or a failing client holds up nothing there. An
+engine that it reports is complete and verified on this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlflow_ngraph.errors import EngineError, NGraphError, TrackingError, Transf
 from mlflow_ngraph.processes import parent_death
 from mlflow_ngraph_serve.following.channel import Channel, Message
 from mlflow_ngraph_serve.following.followed import Champion, FollowedAlias
-from mlflow_ngraph_serve.following.keeping import Keeping
+from mlflow_ngraph_serve.following.follower_state import FollowerState
 
 if TYPE_CHECKING:
     from mlflow_ngraph.release.pulling import Pulled
@@ -30,7 +30,7 @@ _JITTER = 0.1
 """Devices that were started together shall not ask together."""
 
 
-class Scout:
+class Puller:
     """Looks again and again.
 
     Parameters
@@ -54,14 +54,14 @@ class Scout:
         self._may_mark = True
 
     def do(self, message: Message) -> None:
-        """What the follower asks for."""
+        """Execute a command of the follower."""
         if message["do"] == "mark":
             self._marks[message["version"]] = message["text"]
         else:
             self._damaged = Champion(**message["champion"])
 
     def look(self) -> float:
-        """Look once, and bring what is new; returns the seconds until the next time."""
+        """Look up the alias once, and pull a new version; returns the seconds until the next time."""
         every_s = float(self._order["every_s"])
         try:
             champion = self._alias.look()
@@ -111,7 +111,7 @@ class Scout:
     def _pulled(self, champion: Champion) -> Pulled:
         from mlflow_ngraph.release.pulling import pull_engine
 
-        order, place = self._order, Keeping(Path(self._order["directory"])).place(champion)
+        order, place = self._order, FollowerState(Path(self._order["directory"])).place(champion)
         for other in place.parent.glob(".*.pull"):
             if other.name != f".{place.name}.pull":
                 shutil.rmtree(other, ignore_errors=True)
@@ -119,7 +119,7 @@ class Scout:
         return pull_engine(source, place, tracking_uri=order["tracking_uri"], trust=order["trust"], force=True)
 
     def _tell_marks(self) -> None:
-        """Write tags. That a server lets nobody do so is told once, and nobody's trouble."""
+        """Write tags. A server that forbids it is reported once, and is no error."""
         while self._marks:
             version, text = next(iter(self._marks.items()))
             try:
@@ -133,32 +133,22 @@ class Scout:
             del self._marks[version]
 
 
-def main(arguments: list[str]) -> int:
-    """Look until nobody wants to know any more.
-
-    Parameters
-    ----------
-    arguments : list[str]
-        The descriptor of the channel, and the process that has the other end.
-    """
+def main() -> None:
+    """Look until the follower has ended. The arguments are the channel's descriptor and the follower's process id."""
+    descriptor, follower = map(int, sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    parent_death.send_to_self(signal.SIGTERM, int(arguments[1]))
-    channel = Channel.of_descriptor(int(arguments[0]))
-    scout: Scout | None = None
+    parent_death.send_to_self(signal.SIGTERM, follower)
+    channel = Channel.of_descriptor(descriptor)
+    puller: Puller | None = None
     while not channel.ended:
-        for message in channel.wait(None if scout is None else scout.look()):
-            if scout is None:
+        for message in channel.wait(None if puller is None else puller.look()):
+            if puller is None:
                 # Not on the command line: others see that.
-                scout = Scout(message, channel.send)
+                puller = Puller(message, channel.send)
             else:
-                scout.do(message)
-    return 0
+                puller.do(message)
 
 
 def _end(*_: Any) -> None:
     sys.exit(0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

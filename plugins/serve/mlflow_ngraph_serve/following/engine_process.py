@@ -1,8 +1,8 @@
-"""The process that serves one of the engines of a follower: ``python -m mlflow_ngraph_serve.following.successor ORDER ...``.
+"""Process that serves one engine of a follower.
 
-It is handed three sockets. On one of its own it answers from the beginning, so that it can be tried before any client gets
-there. The one that clients know it shares with whoever serves beside it, and takes connections from it when it is told to, and
-as long: no connection that has come in is lost by that. By the third it hears from the follower.
+It inherits three sockets. It always answers on its own, so that it can be tried before any client connects. It shares the
+clients' socket with the other processes, and accepts connections from it only while the follower says so; a change loses no
+connection. The third is the channel to the follower.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _CLOSE = (b"connection", b"close")
 
 
 @dataclass(frozen=True)
-class Handed:
-    """Descriptors that the process inherits, and from whom."""
+class Inherited:
+    """Inherited descriptors, and the parent's process id."""
 
     own: int
     public: int
@@ -39,23 +39,15 @@ class Handed:
     parent: int
 
     def to_json(self) -> str:
-        """For the command line of the process."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def parse(cls, text: str) -> Handed:
-        """The inverse of `to_json`."""
+    def parse(cls, text: str) -> Inherited:
         return cls(**json.loads(text))
 
 
-class SuccessorServer(Server):
-    """Serves on a socket of its own, and on a shared one while it is told to.
-
-    Parameters
-    ----------
-    own, public, channel : socket.socket
-        See the module.
-    """
+class SharedSocketServer(Server):
+    """Serves on a socket of its own and, while the follower says so, on a shared one."""
 
     def __init__(
         self,
@@ -71,7 +63,7 @@ class SuccessorServer(Server):
         self._open: asyncio.Server | None = None
 
     async def _start(self) -> None:
-        """Get the service ready, and do what the follower says until it is gone."""
+        """Load the service, and obey the follower until it is gone."""
         reader, writer = await asyncio.open_connection(sock=self._channel)
         problem = await self._load()
         if problem is not None:
@@ -99,7 +91,7 @@ class SuccessorServer(Server):
         web.servers.append(self._open)
 
     def _stand_aside(self) -> None:
-        """Take no more connections; those that there are end with their next answer, which says so."""
+        """Accept no more connections; existing ones end with their next answer, which says so."""
         if self._open is None:
             return
         self._web.servers.remove(self._open)
@@ -120,29 +112,20 @@ def _say(writer: asyncio.StreamWriter, **message: object) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
 
 
-def main(arguments: list[str]) -> int:
-    """Serve until a signal comes, or the follower has ended.
-
-    Parameters
-    ----------
-    arguments : list[str]
-        An order of `mlflow_ngraph_serve.process`, and what is handed.
-    """
-    handed = Handed.parse(arguments[1])
-    parent_death.send_to_self(signal.SIGTERM, handed.parent)
-    return process.serve(process.Order.parse(arguments[0]), partial(_server, handed))
+def main() -> int:
+    """Serve until a signal comes, or the follower has ended. The arguments are a `process.Order` and a `Inherited`."""
+    order, descriptors = sys.argv[1:]
+    inherited = Inherited.parse(descriptors)
+    parent_death.send_to_self(signal.SIGTERM, inherited.parent)
+    return process.serve(process.Order.parse(order), partial(_server, inherited))
 
 
-def _server(handed: Handed, order: Order) -> Server:
-    channel = socket.socket(fileno=handed.channel)
+def _server(inherited: Inherited, order: Order) -> Server:
+    channel = socket.socket(fileno=inherited.channel)
     try:
         service = process.service_of(order)
     except NGraphError as error:
         channel.sendall(json.dumps({"failed": " ".join(str(error).split())}).encode() + b"\n")
         raise
-    own, public = socket.socket(fileno=handed.own), socket.socket(fileno=handed.public)
-    return SuccessorServer(service, own, public, channel, process.tell)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    own, public = socket.socket(fileno=inherited.own), socket.socket(fileno=inherited.public)
+    return SharedSocketServer(service, own, public, channel, process.tell)

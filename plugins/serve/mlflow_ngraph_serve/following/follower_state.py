@@ -1,4 +1,4 @@
-"""What a follower keeps on disk: engines, which of them is good, and which version is not to be tried again.
+"""State of a follower on disk: engines, the good one, and the version not to be tried again.
 
 A record names the good engine and is replaced as a whole; the link ``current`` leads to the same. What a crash leaves
 belongs to nobody, and is removed by the next start.
@@ -34,12 +34,11 @@ class KeptEngine:
     version: str
     model_id: str
     digest: str
-    """Of the manifest of its package."""
+    """Digest of its package's manifest."""
     directory: str
 
     @property
     def champion(self) -> Champion:
-        """The version that it is of."""
         return Champion(self.version, self.model_id)
 
 
@@ -55,11 +54,10 @@ class RefusedVersion:
 
     @property
     def champion(self) -> Champion:
-        """The version."""
         return Champion(self.version, self.model_id)
 
 
-class Keeping:
+class FollowerState:
     """The directory of a follower.
 
     Attributes
@@ -76,12 +74,12 @@ class Keeping:
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Read what is there, and let nobody else use it meanwhile.
+        """Read the state, and lock it against other processes.
 
         Yields
         ------
         str
-            What is wrong with the record, which is begun anew then; mostly nothing.
+            Problem of the record, which is then begun anew; mostly none.
 
         Raises
         ------
@@ -107,15 +105,15 @@ class Keeping:
 
     @property
     def current(self) -> Path:
-        """Leads to the package of the good engine."""
+        """Link to the package of the good engine."""
         return self.directory / CURRENT
 
     def place(self, champion: Champion) -> Path:
-        """Where the engine of a version belongs."""
+        """Directory of a version's engine."""
         return self.directory / _ENGINES / f"{champion.version}-{champion.model_id[-8:]}"
 
     def keep(self, engine: KeptEngine) -> None:
-        """From now on this engine is the good one."""
+        """Make this engine the good one."""
         if engine != self.good:
             replaced, self.before, self.good = self.before, self.good, engine
             self._write()
@@ -130,7 +128,7 @@ class Keeping:
         self._discard(self.place(champion))
 
     def forgive(self) -> None:
-        """The alias has moved: what was refused may be tried when it moves back."""
+        """Forget the refusal, since the alias has moved: the version may be tried when it moves back."""
         if self.refused is not None:
             self.refused = None
             self._write()
@@ -176,7 +174,7 @@ class Keeping:
         passing.replace(self.current)
 
     def _sweep(self) -> None:
-        """Remove what an earlier process has left: engines that nothing names, and halves of records and links."""
+        """Remove the remains of an earlier process: unnamed engines, and partial records and links."""
         for engine in (self.directory / _ENGINES).iterdir():
             # A hidden one is on its way here, and is gone on with.
             if not engine.name.startswith(".") and str(engine) not in self._needed():

@@ -1,4 +1,4 @@
-"""What a follower is asked for."""
+"""Options of a follower."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Whom to follow, and how."""
+class FollowerOptions:
+    """The alias to follow, and how."""
 
     name: str
-    """Of the registered model."""
+    """Name of the registered model."""
     alias: str
     tracking_uri: str
     directory: Path
-    """What is kept goes there."""
+    """Folder of its state."""
     device: str
-    """What this machine is called in tags."""
+    """Name of this machine in tags."""
     every_s: float
-    """From one look at the alias to the next."""
+    """Interval between two lookups of the alias."""
     trust: str | None = None
     again: bool = False
-    """Try once more what was refused."""
+    """Try refused versions again."""
     served_name: str = ""
-    """Of the model for clients."""
+    """Name of the model for clients."""
     settings: Settings | None = None
-    """How to serve; None: engines are brought, and not served."""
+    """Options of the server; None: engines are pulled and not served."""
     watch_s: float = 60.0
-    """How long a new engine is watched before the old one ends."""
+    """Trial period of a new engine, before the old one ends."""
