@@ -105,7 +105,7 @@ def notes(plan: StudyPlan, home: Path | None) -> list[str]:
     from mlflow_ngraph.processes import disk_space
 
     within = plan.study.within
-    planned = [] if within is None else list(time_allocation.told(plan, time_allocation.left_out(plan, within)))
+    planned = [] if within is None else list(time_allocation.describe(plan, time_allocation.left_out(plan, within)))
     place = home_directory.location(home)
     free, wanted, available = disk_space.free_bytes(place), process_pool.most_bytes(plan), memory.available_bytes()
     lacking = []
@@ -124,13 +124,13 @@ def notes(plan: StudyPlan, home: Path | None) -> list[str]:
 
 def _of_the_paper(plan: StudyPlan) -> Iterator[str]:
     """Notes on a study that repeats the paper's, by the plugin that compares the two, where it is installed."""
-    from mlflow_ngraph.entry_points import brought
+    from mlflow_ngraph.entry_points import load_plugin
 
     if plan.study.name.startswith("paper-") and not plan.study.build_for:
         from mlflow_ngraph.devices.fingerprint import fingerprint
 
         with suppress(DependencyError):
-            told_before = brought("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
+            told_before = load_plugin("mlflow-ngraph-report", "mlflow_ngraph.study", "paper", "report --paper")
             yield from filter(None, [told_before(plan.study.name, plan.device, fingerprint())])
 
 
