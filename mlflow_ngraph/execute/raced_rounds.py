@@ -49,16 +49,8 @@ class RacedRounds(Rounds):
 
     Parameters
     ----------
-    cells : OpenCells
-        The open ones take part.
-    order : random.Random
-        Shuffles the lanes of each round.
-    objective : Raced
-        The figure to optimise.
     lanes : Sequence[Lane]
         All lanes of the workload.
-    before : EarlierRounds
-        Rounds of earlier sessions.
     """
 
     def __init__(
