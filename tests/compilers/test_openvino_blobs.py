@@ -52,7 +52,7 @@ def files(directory: Path) -> list[str]:
 )
 def test_an_engine_consists_of_what_was_asked_for(cnn: Source, tmp_path: Path, save: str, names: list[str]) -> None:
     build = compiled(cnn, tmp_path, [1, 3], save=save)
-    assert files(tmp_path) == [FILE, *names]
+    assert files(tmp_path) == sorted([FILE, *names])
     assert ("isa" in build.requires) == (save != "ir")
     for batch in (1, 3):
         engine = create("openvino", {"save": save}).load(tmp_path, batch, ONE)
@@ -63,7 +63,7 @@ def test_an_engine_consists_of_what_was_asked_for(cnn: Source, tmp_path: Path, s
 
 def test_a_free_batch_size_needs_one_blob(cnn: Source, tmp_path: Path) -> None:
     compiled(cnn, tmp_path, [1, 3], save="blob", dynamic_batch=True)
-    assert files(tmp_path) == [FILE, "model.blob"]
+    assert files(tmp_path) == ["model.blob", FILE]
     for batch in (1, 3):
         assert_right(create("openvino", {"save": "blob", "dynamic_batch": True}).load(tmp_path, batch, ONE), cnn, batch)
 
