@@ -337,23 +337,23 @@ class _Harm:
             study.write_text(small_study.study().to_yaml())
             shutil.copytree(self._study, home / "studies" / self._study.name)
             shutil.copytree(self._home / "engines", home / "engines")
-            _said(["export", str(self._study), "-o", str(archive)])
+            _said(["study", "export", str(self._study), "-o", str(archive)])
             disk.freeze()
             at, uri = ["--home", str(home)], ["--tracking-uri", self._uri]
             directory = str(home / "studies" / self._study.name)
             for verb in (
                 ["benchmark", str(study), "--offline", *at],
                 ["benchmark", str(study), "--offline", "--resume", *at],
-                ["sync", directory, *uri],
-                ["sync", "--all", *at, *uri],
-                ["export", directory, "-o", str(self._root / "again.tar")],
-                ["export", str(self._study), "-o", str(home / "again.tar")],
-                ["import", str(archive), "--offline", *at],
-                ["clean", "--study", self._study.name, "--yes", *at],
-                ["clean", "cache", "--yes", *at],
-                ["cache", "--prune", "--max-size", "0", *at],
-                ["cache", *at],
-                ["clean", *at],
+                ["study", "sync", directory, *uri],
+                ["study", "sync", "--all", *at, *uri],
+                ["study", "export", directory, "-o", str(self._root / "again.tar")],
+                ["study", "export", str(self._study), "-o", str(home / "again.tar")],
+                ["study", "import", str(archive), "--offline", *at],
+                ["local", "clean", "--study", self._study.name, "--yes", *at],
+                ["local", "clean", "cache", "--yes", *at],
+                ["local", "cache", "--prune", "--max-size", "0", *at],
+                ["local", "cache", *at],
+                ["local", "clean", *at],
             ):
                 code, out, err = _said(verb)
                 # Some list what they could not remove, and say of each why.

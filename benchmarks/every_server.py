@@ -145,19 +145,19 @@ def compare(client: Client) -> str:
 
 def promote(client: Client) -> str:
     """Let an alias point at an engine."""
-    engines = json.loads(client.run("list", "--json"))["engines"]
+    engines = json.loads(client.run("engine", "list", "--json"))["engines"]
     chosen = next(
         engine for engine in engines if engine["compiler"] == "onnxruntime" and "linear" in engine["workload"]
     )
-    words = ("promote", f"models:/{chosen['model_id']}", "--name", "small", "--alias", "champion")
+    words = ("engine", "promote", f"models:/{chosen['model_id']}", "--name", "small", "--alias", "champion")
     client.run(*words, "--accept-undecided", "--force", "--json")
     return "promoted"
 
 
 def pull(client: Client) -> str:
     """Bring the engine by its alias, and verify what came."""
-    client.run("pull", "models:/small@champion", "--to", "pulled", "--json")
-    said = json.loads(client.run("verify", "pulled", "--json"))
+    client.run("engine", "pull", "models:/small@champion", "--to", "pulled", "--json")
+    said = json.loads(client.run("engine", "verify", "pulled", "--json"))
     if not said["ok"]:
         raise StepError(f"verify: {said['checks']}")
     return "pulled, verified"

@@ -24,7 +24,7 @@ from statistics import median
 
 from mlflow_ngraph.tracking.connection import is_server
 
-VERBS = ("compare", "recommend", "findings", "history")
+VERBS = ("compare", "recommend", "results findings", "results history")
 KEPT_FROM_SERVERS = ("compare",)
 """Answers from a server are kept under the digests of its tables, which the others do not depend on alone."""
 AGAIN_S = 0.5
@@ -70,7 +70,7 @@ def main() -> None:
                 seconds([sys.executable, "-c", "import mlflow"], cache, (0,), cpu=options.cpu)
             )
             for verb in VERBS:
-                asked = [verb, *([cell] if verb == "history" else []), "--tracking-uri", options.uri]
+                asked = [*verb.split(), *([cell] if verb.endswith("history") else []), "--tracking-uri", options.uri]
                 for name in ("first", "again"):
                     taken[f"{verb} {name}"].append(seconds([*program, *asked], cache, (0, 3), cpu=options.cpu))
             study = Path(cache, "misspelt.yaml")

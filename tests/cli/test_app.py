@@ -67,9 +67,9 @@ WRONG = [
         "cannot write studies to /proc/none",
     ),
     (["benchmark", "smoke", "--workloads", "resnet18", "--tracking-uri", "gopher://x"], "gopher"),
-    (["compilers", "openvinos"], "unknown compiler 'openvinos'"),
-    (["workloads", "timm:resnet1"], "resnet1"),
-    (["sync", "quick", "--all"], "name studies, or give --all or --watch"),
+    (["info", "compilers", "openvinos"], "unknown compiler 'openvinos'"),
+    (["info", "workloads", "timm:resnet1"], "resnet1"),
+    (["study", "sync", "quick", "--all"], "name studies, or give --all or --watch"),
     (["compare", "--format", "xml", "--tracking-uri", "sqlite:///{tmp}/x.db"], "format: expected table, markdown"),
     (["compare", "--tracking-uri", "http://127.0.0.1:9"], "127.0.0.1:9"),
 ]

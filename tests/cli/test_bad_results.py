@@ -133,8 +133,8 @@ def test_what_others_name_as_they_like_stops_no_verb(seeded: str, tmp_path: Path
     one = study_runs(seeded)[0]
     table = pd.read_parquet(MlflowClient(seeded).download_artifacts(one, Artifact.RESULTS))
     write_table(seeded, one, changed(**columns)(table), tmp_path)
-    for verb in ("compare", "recommend", "findings"):
-        code, _, err = cli(verb, "--tracking-uri", seeded)
+    for verb in ("compare", "recommend", "results findings"):
+        code, _, err = cli(*verb.split(), "--tracking-uri", seeded)
         assert code in (0, 3), err  # 3: nothing is trustworthy enough to be recommended
     assert one in set(load_results(seeded)["run_id"])
 

@@ -104,7 +104,11 @@ def test_the_page_does_not_merge_them(recorded: str) -> None:
 
 
 def test_what_a_name_means_is_said_once(recorded: str, cli: Cli) -> None:
-    for request in (["gate", "quick"], ["gate", "quick", "--devices", "xeon", "--baseline", "quick~1"], ["recommend"]):
+    for request in (
+        ["results", "gate", "quick"],
+        ["results", "gate", "quick", "--devices", "xeon", "--baseline", "quick~1"],
+        ["recommend"],
+    ):
         err = cli(*request)[2]
         assert err.count("host and xeon are one machine") == 1, err
 

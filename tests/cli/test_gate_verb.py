@@ -57,7 +57,7 @@ def recorded(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_run_against_a_run(recorded: Recorded, cli, tmp_path: Path) -> None:
     summary, junit = tmp_path / "summary.md", tmp_path / "junit.xml"
-    arguments = ("gate", "--candidate", recorded.new, "--baseline", recorded.old)
+    arguments = ("results", "gate", "--candidate", recorded.new, "--baseline", recorded.old)
     code, out, err = cli(*arguments, "--summary", str(summary), "--junit", str(junit))
     assert (code, err) == (1, "")
     assert "gate failed" in out
@@ -73,7 +73,7 @@ def test_a_run_against_a_run(recorded: Recorded, cli, tmp_path: Path) -> None:
 
 
 def test_it_passes_where_it_may(recorded: Recorded, cli, cli_json) -> None:
-    arguments = ("gate", "--candidate", recorded.new, "--baseline", recorded.old)
+    arguments = ("results", "gate", "--candidate", recorded.new, "--baseline", recorded.old)
     code, out, _ = cli(*arguments, "--threshold", "throughput=-15%")
     assert code == 0
     assert "gate passed" in out
@@ -90,7 +90,16 @@ def test_it_passes_where_it_may(recorded: Recorded, cli, cli_json) -> None:
 
 def test_what_could_not_be_told_is_neither_green_nor_red(recorded: Recorded, cli, tmp_path: Path) -> None:
     summary, junit = tmp_path / "summary.md", tmp_path / "junit.xml"
-    arguments = ("gate", "--candidate", recorded.old, "--baseline", recorded.new, "--threshold", "speedup=-0.1%")
+    arguments = (
+        "results",
+        "gate",
+        "--candidate",
+        recorded.old,
+        "--baseline",
+        recorded.new,
+        "--threshold",
+        "speedup=-0.1%",
+    )
     code, out, err = cli(*arguments, "--summary", str(summary), "--junit", str(junit))
     assert (code, err) == (3, "")
     assert "gate could not tell" in out
@@ -200,7 +209,10 @@ def test_studies_by_their_names(recorded: Recorded, cli, cli_json) -> None:
     assert "results: 3 of 18 cells that both have differ" in out
     found = cli_json("results", "diff", recorded.old, "quick")
     assert (found["left"], found["right"]) == (recorded.old, recorded.new)
-    for arguments in (("gate", "--candidate", "quick", "--baseline", "quick"), ("diff", "quick", "quick")):
+    for arguments in (
+        ("results", "gate", "--candidate", "quick", "--baseline", "quick"),
+        ("results", "diff", "quick", "quick"),
+    ):
         code, _, err = cli(*arguments)
         assert code == 2
         assert "the same" in err
@@ -214,7 +226,10 @@ def test_a_name_of_studies_of_several_devices_is_not_enough(recorded: Recorded, 
     for lane in record.lanes:
         recorder.record_lane(record, lane)
     recorder.close(record, "FINISHED")
-    for arguments in (("gate", "--candidate", "quick", "--baseline", recorded.old), ("diff", "quick", recorded.old)):
+    for arguments in (
+        ("results", "gate", "--candidate", "quick", "--baseline", recorded.old),
+        ("results", "diff", "quick", recorded.old),
+    ):
         code, _, err = cli(*arguments)
         assert code == 2
         assert "are of several devices: name one by its id; the latest ones are" in err

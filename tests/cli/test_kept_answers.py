@@ -68,7 +68,7 @@ def test_a_database_is_asked_without_mlflow_and_not_at_all_for_what_is_kept(seed
     (one, *_) = MlflowClient(seeded).search_runs(["1"], f"tags.`{Tag.KIND}` = 'lane'")
     model, compiler = (one.data.params[name] for name in ("model", "compiler"))
     time.sleep(2)
-    for verb in ("compare", "recommend", "findings", f"history {model}/{compiler}/b8"):
+    for verb in ("compare", "recommend", "results findings", f"results history {model}/{compiler}/b8"):
         command = [sys.executable, "-c", FRESH, *verb.split(), "--tracking-uri", seeded, "--json"]
         first, second = (
             subprocess.run(command, capture_output=True, text=True, timeout=120, check=False) for _ in range(2)

@@ -86,7 +86,7 @@ def test_registered_engines_go_only_if_asked(shelf: Shelf, cli_json: Callable[..
     first, second, free = shelf.put(100.0), shelf.put(200.0), shelf.put(50.0)
     cli_json("engine", "promote", first, "--name", "resnet")
     cli_json("engine", "promote", second, "--name", "resnet")
-    rule = ("prune", "--keep-newest", "0")
+    rule = ("engine", "prune", "--keep-newest", "0")
     assert going(cli_json(*rule)) == {free}
     assert going(cli_json(*rule, "--include", "registered")) == {free, first}
     assert going(cli_json(*rule, "--include", "aliased")) == {free, first, second}

@@ -53,7 +53,16 @@ def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json
     table = results.load(logged.uri, cache=False)
     table = table.sort_values("throughput", ascending=False).reset_index(drop=True)
     best = table.iloc[Comparison(table, METRICS["throughput"]).leader(np.arange(len(table)))]
-    asked = ("pull", "--workload", WORKLOAD.replace("?", "?depth=1&"), "--device", "here", "--tracking-uri", logged.uri)
+    asked = (
+        "engine",
+        "pull",
+        "--workload",
+        WORKLOAD.replace("?", "?depth=1&"),
+        "--device",
+        "here",
+        "--tracking-uri",
+        logged.uri,
+    )
     # How near to each other they are is a matter of chance.
     document = cli_json(*asked, "--accept-undecided", "--objective", "throughput", "--max-latency-ms", "1e9")
     answer = document["answer"]
@@ -76,7 +85,16 @@ def test_what_was_passed_over_is_said(
 ) -> None:
     gone = classmethod(lambda cls: Availability(False, None, "no module named openvino", "pip install openvino"))
     monkeypatch.setattr(OpenVINO, "availability", gone)
-    asked = ("pull", "--tracking-uri", logged.uri, "--objective", "size", "--compilers", "onnxruntime,openvino")
+    asked = (
+        "engine",
+        "pull",
+        "--tracking-uri",
+        logged.uri,
+        "--objective",
+        "size",
+        "--compilers",
+        "onnxruntime,openvino",
+    )
     table = results.load(logged.uri, cache=False).set_index("compiler")["engine_size_mb"]
     smaller = bool(table["openvino"].min() < table["onnxruntime"].min())
     code, out, _ = cli(*asked)
@@ -157,7 +175,16 @@ def test_json_is_all_that_is_printed(logged: Logged, cli: Cli) -> None:
 
 
 def test_a_dry_run_brings_nothing(logged: Logged, cli: Cli, cli_json: Callable[..., Any], tmp_path: Path) -> None:
-    asked = ("pull", "--tracking-uri", logged.uri, "--objective", "latency", "--dry-run", "--accept-undecided")
+    asked = (
+        "engine",
+        "pull",
+        "--tracking-uri",
+        logged.uri,
+        "--objective",
+        "latency",
+        "--dry-run",
+        "--accept-undecided",
+    )
     code, out, _ = cli(*asked)
     assert code == 0
     assert "chosen: " in out or "looks best: " in out

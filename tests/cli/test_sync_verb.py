@@ -142,7 +142,7 @@ def test_a_server_that_goes_away_meanwhile_is_waited_for(
         monkeypatch.setattr(Recorder, name, cut_before(getattr(Recorder, name)))
     monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=sleep))
     with CuttingProxy(mlflow_server) as proxy:
-        arguments = ["sync", "one", "--home", str(home), "--tracking-uri", proxy.uri, "--experiment", "cut"]
+        arguments = ["study", "sync", "one", "--home", str(home), "--tracking-uri", proxy.uri, "--experiment", "cut"]
         assert cli(arguments) == 0
     told = capsys.readouterr()
     assert [line.partition("; ")[2] for line in told.err.splitlines()] == [

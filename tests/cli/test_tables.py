@@ -91,10 +91,16 @@ def test_no_verb_cuts_what_one_copies(width: int, sqlite_uri: str, tmp_path: Pat
         recorder.close(record, "FINISHED")
     compilers = {"openvino", "onnxruntime[opt_level=2]"}
     for arguments, whole in (
-        (("list",), compilers | {"deit-t", "identity"}),
+        (
+            (
+                "engine",
+                "list",
+            ),
+            compilers | {"deit-t", "identity"},
+        ),
         (("recommend", "--workloads", "resnet18"), compilers),
         (("recommend", "--workloads", "resnet18", "--objective", "latency", "--fleet", "--front"), compilers),
-        (("prune", "--keep-newest", "0"), compilers),
+        (("engine", "prune", "--keep-newest", "0"), compilers),
         (("compare",), compilers | {"resnet18"}),
         (
             (
@@ -107,12 +113,36 @@ def test_no_verb_cuts_what_one_copies(width: int, sqlite_uri: str, tmp_path: Pat
             ),
             compilers,
         ),
-        (("history", "resnet18/openvino/b1"), {"quick-0123abcd-20251009-090000"}),
-        (("workloads",), {"timm:resnet18", "ResNet-18"}),
-        (("compilers",), {"torch-compile", "torchscript"}),
-        (("compilers", "openvino"), {"performance_hint"}),
-        (("studies",), {"blocks"}),
-        (("devices",), {"xeon"}),
+        (("results", "history", "resnet18/openvino/b1"), {"quick-0123abcd-20251009-090000"}),
+        (
+            (
+                "info",
+                "workloads",
+            ),
+            {"timm:resnet18", "ResNet-18"},
+        ),
+        (
+            (
+                "info",
+                "compilers",
+            ),
+            {"torch-compile", "torchscript"},
+        ),
+        (("info", "compilers", "openvino"), {"performance_hint"}),
+        (
+            (
+                "study",
+                "list",
+            ),
+            {"blocks"},
+        ),
+        (
+            (
+                "info",
+                "devices",
+            ),
+            {"xeon"},
+        ),
         (("benchmark", "paper-models", "--device", "xeon", "--dry-run"), {"DeiT-Small", "torch-compile"}),
     ):
         out = cli(*arguments)[1]

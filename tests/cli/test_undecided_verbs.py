@@ -89,7 +89,7 @@ def test_a_rival_that_cannot_run_here_is_none(recorded: str, cli: Cli, monkeypat
 
 def test_promote_refuses_unless_that_is_accepted(recorded: str, cli: Cli) -> None:
     frame = results.load(recorded, workloads=["resnet18"], compilers=["onnxruntime"], batch_sizes=[4])
-    asked = ("promote", frame["model_id"].iloc[0], "--name", "resnet")
+    asked = ("engine", "promote", frame["model_id"].iloc[0], "--name", "resnet")
     code, out, _ = cli(*asked)
     assert code == 3
     assert "resnet@xeon-champion is not made: resnet18 by onnxruntime[opt_level=2], fp32 is not promoted" in out

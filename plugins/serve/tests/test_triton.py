@@ -249,7 +249,7 @@ def test_the_verb_says_where_and_what_to_know(
     from mlflow_ngraph.cli.app import run
 
     call: Callable[..., int] = lambda *options: run(  # noqa: E731
-        ["export-triton", str(logged.packages["openvino"]), str(tmp_path / "models"), *options]
+        ["engine", "export-triton", str(logged.packages["openvino"]), str(tmp_path / "models"), *options]
     )
     assert call("--name", "a") == 0
     said = capfd.readouterr()

@@ -25,7 +25,7 @@ def test_an_engine_is_served_from_an_environment_of_its_own(logged: Logged, tmp_
         assert not problem
         with pytest.raises(fresh.ServingError, match="the server answers 400"):
             asked.ask({"input": np.zeros((1, 3), np.float32)})
-        done = asked.run("verify", f"models:/{logged.models['onnxruntime']}", tracking_uri=logged.uri)
+        done = asked.run("engine", "verify", f"models:/{logged.models['onnxruntime']}", tracking_uri=logged.uri)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
