@@ -22,9 +22,20 @@ from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES, Limit, Raced, limits
 from mlflow_ngraph.process_memory import FreedMemory
 from mlflow_ngraph.study_metrics import CustomMetric
-from mlflow_ngraph.study_settings import Adaptive, Arrivals, Limits, Section, Stability, WarmUp
+from mlflow_ngraph.study_settings import (
+    Adaptive,
+    Arrivals,
+    Limits,
+    Section,
+    Stability,
+    WarmUp,
+    count,
+    distinct,
+    listed,
+    optional_duration,
+)
 from mlflow_ngraph.text import shortened
-from mlflow_ngraph.validation import duration_s, explain
+from mlflow_ngraph.validation import explain
 from mlflow_ngraph.workloads.base import DIGEST, Init, WorkloadRef
 from mlflow_ngraph.workloads.live import Live, is_module
 
@@ -87,30 +98,10 @@ def _workload(value: Any) -> Any:
     return {"ref": value} if isinstance(value, str) else value
 
 
-def _count(value: Any, what: str, most: int, *words: str) -> Any:
-    """Parse a number from 1 to ``most``, or one of the words."""
-    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS else value
-    if number in words or (isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= most):
-        return number
-    if isinstance(number, int) and number > most:
-        raise ValueError(f"expected at most {most} {what}, found {shortened(value)}")
-    *others, last = [f"a number of {what} from 1 on", *map(repr, words)]
-    raise ValueError(f"expected {', '.join(others)} or {last}, found {shortened(value)}")
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str | int) else value
-
-
-def _duration(value: Any) -> Any:
-    return None if value is None else duration_s(value)
-
-
 MOST_BATCH = 1_000_000
 MOST_THREADS = 4096
 MOST_REPETITIONS = 100_000_000
 """Upper bounds against typing errors: refused at the start and not after hours."""
-_MOST_DIGITS = 20
 
 
 class Study(Section):
@@ -133,11 +124,11 @@ class Study(Section):
     compilers: list[Annotated[CompilerChoice, _choice("name")]] = Field(min_length=1)
     """The compilers; one may be listed several times with different flags. ``identity`` is always measured if it is the
     baseline."""
-    batch_sizes: Annotated[list[Annotated[int, Field(ge=1, le=MOST_BATCH)]], BeforeValidator(_listed)] = Field(
+    batch_sizes: Annotated[list[Annotated[int, Field(ge=1, le=MOST_BATCH)]], BeforeValidator(listed)] = Field(
         min_length=1
     )
     """Batch sizes, each an integer from 1 to a million."""
-    precision: Annotated[list[Precision], BeforeValidator(_listed)] = Field(["fp32"], min_length=1)
+    precision: Annotated[list[Precision], BeforeValidator(listed)] = Field(["fp32"], min_length=1)
     """Precisions of the engines; parity is always against fp32."""
     purpose: Purpose = "characterise"
     """``characterise`` measures every cell until its figures are precise enough. ``decide`` measures only until the
@@ -148,7 +139,7 @@ class Study(Section):
     bounds: dict[str, float] = Field(default_factory=dict)
     """Limits of the best cell, with ``purpose: decide``, named as the options of ``recommend``, such as
     ``max_latency_ms``."""
-    within: Annotated[float | None, BeforeValidator(_duration)] = None
+    within: Annotated[float | None, BeforeValidator(optional_duration)] = None
     """Time limit of the study in seconds, or text such as ``5m``; unset has none. Changes the number of measured cells
     and not how they are measured."""
     mode: Mode = "sync"
@@ -255,24 +246,24 @@ class Study(Section):
     @field_validator("threads", mode="before")
     @classmethod
     def _thread_count(cls, value: Any) -> Any:
-        return _count(value, "threads", MOST_THREADS, "all", "default")
+        return count(value, "threads", MOST_THREADS, "all", "default")
 
     @field_validator("repetitions", mode="before")
     @classmethod
     def _repetition_count(cls, value: Any) -> Any:
-        return _count(value, "repetitions", MOST_REPETITIONS, "auto")
+        return count(value, "repetitions", MOST_REPETITIONS, "auto")
 
     @field_validator("workloads")
     @classmethod
     def _known_schemes(cls, value: list[WorkloadChoice]) -> list[WorkloadChoice]:
         for choice in value:
             choice.parsed()
-        return _distinct(value, "workload", lambda choice: str(choice.parsed()))
+        return distinct(value, "workload", lambda choice: str(choice.parsed()))
 
     @field_validator("compilers")
     @classmethod
     def _baseline_first(cls, value: list[CompilerChoice], info: ValidationInfo) -> list[CompilerChoice]:
-        _distinct(value, "compiler", lambda choice: choice.label)
+        distinct(value, "compiler", lambda choice: choice.label)
         named = info.data.get("baseline", BASELINE)
         if named == BASELINE and not any(choice.name == BASELINE for choice in value):
             value = [CompilerChoice(name=BASELINE), *value]
@@ -294,7 +285,7 @@ class Study(Section):
     @field_validator("batch_sizes")
     @classmethod
     def _ascending(cls, value: list[int]) -> list[int]:
-        return sorted(_distinct(value, "batch size", str))
+        return sorted(distinct(value, "batch size", str))
 
     @property
     def slice_length(self) -> int:
@@ -342,26 +333,10 @@ def baseline_labels(named: str, compilers: Sequence[CompilerChoice]) -> list[str
 
 
 def recorded_baseline(study: Mapping[str, Any]) -> str:
-    """Label of the baseline of a recorded study; older ones omit it.
-
-    Parameters
-    ----------
-    study : Mapping[str, Any]
-        As `Study.model_dump` gives it.
-    """
+    """Label of the baseline of a study as `Study.model_dump` gives it; older ones omit it."""
     compilers = [CompilerChoice(**choice) for choice in study.get("compilers", ())]
     named: str = study.get("baseline", BASELINE)
     return next(iter(baseline_labels(named, compilers)), named)
-
-
-def _distinct(values: list[Any], kind: str, key: Any) -> list[Any]:
-    seen: set[str] = set()
-    for value in values:
-        name = key(value)
-        if name in seen:
-            raise ValueError(f"{kind} {shortened(name)} is listed twice")
-        seen.add(name)
-    return values
 
 
 def ready_made() -> dict[str, Path]:

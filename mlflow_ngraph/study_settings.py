@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from mlflow_ngraph.text import shortened
+from mlflow_ngraph.validation import duration_s
 
 Process = Literal["poisson", "uniform"]
 """Distribution of arriving requests."""
@@ -16,6 +17,8 @@ FEWEST_ARRIVALS = 100
 """Requests of a rate, so that one is expected beyond the 99th percentile."""
 TYPICAL_SEARCH = 5
 """Typical number of rates in a search."""
+
+_MOST_DIGITS = 20
 
 
 class Section(BaseModel):
@@ -141,3 +144,35 @@ class Limits(Section):
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def count(value: Any, what: str, most: int, *words: str) -> Any:
+    """Parse a number from 1 to ``most``, or one of the words."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS else value
+    if number in words or (isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= most):
+        return number
+    if isinstance(number, int) and number > most:
+        raise ValueError(f"expected at most {most} {what}, found {shortened(value)}")
+    *others, last = [f"a number of {what} from 1 on", *map(repr, words)]
+    raise ValueError(f"expected {', '.join(others)} or {last}, found {shortened(value)}")
+
+
+def listed(value: Any) -> Any:
+    """Wrap a single value in a list."""
+    return [value] if isinstance(value, str | int) else value
+
+
+def optional_duration(value: Any) -> Any:
+    """Parse a duration in seconds, or nothing."""
+    return None if value is None else duration_s(value)
+
+
+def distinct(values: list[Any], kind: str, key: Any) -> list[Any]:
+    """Refuse a value that is listed twice."""
+    seen: set[str] = set()
+    for value in values:
+        name = key(value)
+        if name in seen:
+            raise ValueError(f"{kind} {shortened(name)} is listed twice")
+        seen.add(name)
+    return values

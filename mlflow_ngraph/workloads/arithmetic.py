@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -30,7 +29,7 @@ TIMES = 8.0
 """Error of a disturbed operation in roundings: enough to stand out from those that it makes itself, and few enough for the effect
 to be in proportion."""
 _ROUND_OFF = {kind: torch.finfo(kind).eps / 2 for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
-_PRODUCTS: Mapping[Any, tuple[int, int, int | None]] = {
+PRODUCTS: Mapping[Any, tuple[int, int, int | None]] = {
     _ATEN.mm.default: (0, 1, None),
     _ATEN.bmm.default: (0, 1, None),
     _ATEN.mv.default: (0, 1, None),
@@ -84,10 +83,6 @@ _ORDERS = frozenset(
     if hasattr(getattr(_ATEN, name), overload)
 )
 """Operations that say where a number is."""
-_LONG = 64
-"""Terms from which on the order of a sum is worth a run of its own."""
-_MOST_TERMS = 2**24
-"""Terms that are added one by one, at most: more would take too long."""
 
 
 @contextmanager
@@ -303,9 +298,9 @@ def _inner(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
     if function in _LEVELLED:
         axes = list(range(1, result.dim()))
         return result.nan_to_num(0.0, 0.0, 0.0).abs().amax(axes, keepdim=True) if axes else 0.0
-    if function not in _PRODUCTS and function not in _SUMS:
+    if function not in PRODUCTS and function not in _SUMS:
         return 0.0
-    terms = _terms(function, args) if function in _PRODUCTS else args[0].numel() / result.numel()
+    terms = product_terms(function, args) if function in PRODUCTS else args[0].numel() / result.numel()
     # Terms of either sign add up to about this, and where they cancel each other, their roundings do not.
     without_signs = (value.abs() if isinstance(value, torch.Tensor) else value for value in args)
     return cast(torch.Tensor, function(*without_signs, **kwargs)) / math.sqrt(max(1.0, terms))
@@ -315,64 +310,9 @@ BESIDE = 32.0
 """Largest distance in roundings of a number near the end of a step."""
 
 
-class Naive(TorchDispatchMode):  # type: ignore[misc]
-    """Sum term by term within the block, in the precision of the terms."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.longest = 0
-        """Terms of the longest sum that was met, of any kind."""
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = function(*args, **kwargs)
-        if function in _PRODUCTS:
-            return self._product(function, args, result)
-        if function is _ATEN.cumsum.default and args[0].dtype is torch.float32 and args[0].dim():
-            return torch.from_numpy(np.add.accumulate(args[0].detach().numpy(), axis=args[1], dtype=np.float32))
-        if function not in _SUMS or args[0].dtype is not torch.float32 or not args[0].numel():
-            return result
-        named = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
-        # In the order of memory, as runtimes do, in whatever order they are named.
-        axes = sorted(axis % args[0].dim() for axis in named)
-        terms = math.prod(args[0].shape[axis] for axis in axes)
-        self.longest = max(self.longest, terms)
-        if terms < _LONG or args[0].numel() > _MOST_TERMS or kwargs.get("dtype") not in (None, torch.float32):
-            return result
-        kept = [axis for axis in range(args[0].dim()) if axis not in axes]
-        summed = _in_turn(args[0].detach().permute(*axes, *kept).reshape(terms, -1))
-        if function in (_ATEN.mean.dim, _ATEN.mean.default):
-            summed = summed / terms
-        return summed.reshape(result.shape)
-
-    def _product(self, function: Any, args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-        terms = _terms(function, args)
-        self.longest = max(self.longest, terms)
-        first, second, added = _PRODUCTS[function]
-        left, right = args[first].detach(), args[second].detach()
-        if (
-            function is _ATEN.convolution.default
-            or left.dtype is not torch.float32
-            or terms < _LONG
-            or result.numel() * terms > _MOST_TERMS
-        ):
-            return result
-        # Products of vectors as of matrices of one row or column.
-        left = left if left.dim() > 1 else left[None]
-        right = right if right.dim() > 1 else right[:, None]
-        products = left.movedim(-1, 0)[..., None] * right.movedim(-2, 0)[..., None, :]
-        summed = _in_turn(products).reshape(result.shape)
-        return summed if added is None else summed + args[added]
-
-
-def _in_turn(terms: torch.Tensor) -> torch.Tensor:
-    """Sum over the first axis, one term after the other."""
-    return torch.from_numpy(np.add.accumulate(terms.numpy(), axis=0, dtype=np.float32)[-1].copy())
-
-
-def _terms(function: Any, args: Sequence[Any]) -> int:
+def product_terms(function: Any, args: Sequence[Any]) -> int:
     """Number of products that are added to one number."""
-    first, second, _ = _PRODUCTS[function]
+    first, second, _ = PRODUCTS[function]
     if function is _ATEN.convolution.default:
         weight = args[second]
         return int(weight[0].numel()) if not args[6] else int(weight[:, 0].numel() // max(1, args[8]))

@@ -64,7 +64,8 @@ class ModuleBaseline:
 
     def disturbances(self, inputs: Sequence[NDArray[Any]], seed: int) -> list[tuple[float, list[NDArray[Any]]]]:
         """Outputs in less exact arithmetic, and its rounding errors as multiples of the model's own."""
-        from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES, AcrossSteps, Disturbed, Naive
+        from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES, AcrossSteps, Disturbed
+        from mlflow_ngraph.workloads.naive_sums import Naive
 
         modes = [Disturbed(seed), Disturbed(seed, coherent=True)]
         found = [(TIMES, self._within(mode, inputs, mode.disturb)) for mode in modes]

@@ -15,9 +15,10 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from mlflow_ngraph import parity
-from mlflow_ngraph.workloads.arithmetic import AcrossSteps, Disturbed, Naive, Wide
+from mlflow_ngraph.workloads.arithmetic import AcrossSteps, Disturbed, Wide
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, OnnxBaseline
+from mlflow_ngraph.workloads.naive_sums import Naive
 from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule
 from mlflow_ngraph.workloads.trial_references import Trials, collect, observed
 from mlflow_ngraph.workloads.trials import draw
