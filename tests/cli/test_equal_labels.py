@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph.analysis import results
-from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.compilers.spec import EngineSpec
+from mlflow_ngraph.engines.files import digest_files
+from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.ui import answers
 from mlflow_ngraph.ui.store import ResultStore
@@ -22,10 +24,18 @@ REFS = {"timm:resnet18": "torch:shop:classifier", "timm:deit_tiny_patch16_224": 
 NAMES = {"classifier (onnx)", "classifier (torch)"}
 
 
+def of_model(engine: EngineRecord, ref: str) -> EngineRecord:
+    """The engine as one that was compiled from another model."""
+    place = Path(engine.directory)
+    EngineSpec.read(place).model_copy(update={"workload": ref}).write(place)
+    return engine.model_copy(update={"files": digest_files(place)})
+
+
 def alike(record: StudyRecord) -> StudyRecord:
     """The study with two models that are both called classifier."""
     for lane in record.lanes.values():
         lane.lane = replace(lane.lane, workload=REFS[lane.lane.workload], label="classifier")
+        lane.engines = [of_model(engine, lane.lane.workload) for engine in lane.engines]
     workloads: dict[str, Mapping[str, Any]] = {
         REFS[ref]: {**materials, "info": {**materials["info"], "ref": REFS[ref], "label": "classifier"}}
         for ref, materials in record.workloads.items()

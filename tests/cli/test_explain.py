@@ -128,7 +128,7 @@ def test_from_a_tracking_server(sqlite_uri: str, tmp_path: Path, home: Path, cli
 @pytest.mark.usefixtures("processes")
 def test_it_starts_fast_because_it_imports_no_runtime(home: Path) -> None:
     code = (
-        "import sys; from mlflow_ngraph.cli.app import run; run(['explain', 'resnet18/openvino/b8']);"
+        "import sys; from mlflow_ngraph.cli.app import run; run(['results', 'explain', 'resnet18/openvino/b8']);"
         "sys.exit(', '.join({'torch', 'mlflow', 'onnx', 'openvino', 'tvm', 'pandas', 'scipy'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
