@@ -42,7 +42,6 @@ from mlflow_ngraph.workloads.live import Live, is_module
 BASELINE = EAGER
 """Default reference of ratios, and the reference of parity."""
 Purpose = Literal["characterise", "decide"]
-"""Purpose of a study."""
 _SLICE, _ROUNDS_OF_SHORT_STUDY = 10, 3
 """Repetitions of a slice, and the fewest rounds that a short study is divided into."""
 

@@ -97,7 +97,7 @@ def undecided(table: Cells) -> list[Finding]:
             Finding(
                 kind,
                 title,
-                f"{answer.sentence[0].upper()}{answer.sentence[1:]}",
+                answer.sentence,
                 evidence,
                 command("compare", {"devices": [best["device"]], "workloads": [best["workload"]]}, "--intervals"),
                 weight(kind, size),
