@@ -1,4 +1,4 @@
-"""Survey of all kinds of findings, as one family of hypotheses."""
+"""Survey of all kinds of findings, as one family of hypotheses; undecided answers and ties among them."""
 
 from __future__ import annotations
 
