@@ -240,7 +240,17 @@ def test_compare_takes_what_mlflow_passes(recorded: str, cli) -> None:
 
 
 def test_compare_prints_what_other_programs_read(recorded: str, cli) -> None:
-    arguments = ("compare", "--tracking-uri", recorded, "--rows", "label", "--columns", "compiler", "--batch-sizes", "1")
+    arguments = (
+        "compare",
+        "--tracking-uri",
+        recorded,
+        "--rows",
+        "label",
+        "--columns",
+        "compiler",
+        "--batch-sizes",
+        "1",
+    )
     csv = cli(*arguments, "--format", "csv")[1].splitlines()
     assert csv[0] == "label,identity,onnxruntime,openvino"
     markdown = cli(*arguments, "--format", "markdown")[1].splitlines()
