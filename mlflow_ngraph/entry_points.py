@@ -71,19 +71,29 @@ class Registry(Generic[T]):
                 raise  # a fault of this package, which no installation mends
             hint = f"; install it with: {entry.hint}" if entry.hint else ""
             raise DependencyError(f"{self.kind} {name!r} needs {error.name or error}{hint}") from error
+        except Exception as error:
+            if name in self._builtin:
+                raise  # a fault of this package
+            # One broken package of a third party must not take the others along.
+            raise DependencyError(
+                f"{self.kind} {name!r} cannot be loaded from {entry.target}: {type(error).__name__}: {error}"
+            ) from error
 
 
 def load_plugin(plugin: str, group: str, name: str, wanted: str) -> Any:
     """Import an entry point of one of this project's plugins.
 
-    Raises `DependencyError` if the plugin is not installed; ``wanted`` describes the entry point in the message.
+    Raises `DependencyError` if the plugin is not installed in the version of the core; ``wanted`` describes the entry point
+    in the message.
     """
+    install = f"in a checkout of that version: pip install ./plugins/{plugin.rpartition('-')[2]}"
     try:
-        (point,) = distribution(plugin).entry_points.select(group=group, name=name)
-    except (PackageNotFoundError, ValueError):  # none, or one of another version
-        folder = plugin.rpartition("-")[2]
+        installed = distribution(plugin)
+    except PackageNotFoundError:
         raise DependencyError(
-            f"{wanted} is part of {plugin} {__version__}, which is not installed: pip install {plugin}, or "
-            f"./plugins/{folder} of a checkout"
+            f"{wanted} is part of {plugin} {__version__}, which is not installed; {install}"
         ) from None
+    if installed.version != __version__:
+        raise DependencyError(f"{wanted} needs {plugin} {__version__}, and {installed.version} is installed; {install}")
+    (point,) = installed.entry_points.select(group=group, name=name)
     return point.load()

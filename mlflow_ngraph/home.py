@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import platformdirs
@@ -16,6 +19,19 @@ STARTED_IN = "started-in"
 """Beside it: the directory that the study was started in, which names of its modules and files are relative to."""
 
 
+_USED: ContextVar[Path | None] = ContextVar("home", default=None)
+
+
+@contextmanager
+def used(directory: Path) -> Iterator[None]:
+    """Use a directory in place of the default one within the block."""
+    token = _USED.set(directory)
+    try:
+        yield
+    finally:
+        _USED.reset(token)
+
+
 def engine_store(home_directory: Path) -> Path:
     """Directory of the engines that studies share."""
     return home_directory / "engines"
@@ -27,8 +43,8 @@ def pulled_engines(home_directory: Path) -> Path:
 
 
 def location(given: Path | None = None) -> Path:
-    """Resolve the directory of all studies: ``given``, else ``$NGRAPH_HOME``, else the user's data directory."""
-    path = given or Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph"))
+    """Resolve the directory of all studies: ``given``, else the one in use, else ``$NGRAPH_HOME``, else the user's."""
+    path = given or _USED.get() or Path(os.environ.get("NGRAPH_HOME") or platformdirs.user_data_dir("mlflow-ngraph"))
     return path.expanduser().absolute()
 
 

@@ -24,6 +24,10 @@ COLUMNS = (
 """Columns of the tidy table in a rival's row."""
 
 
+_MANY = 10
+"""Times the measured repetitions that the time limit of a cell may not allow."""
+
+
 @dataclass(frozen=True)
 class Rival:
     """A cell that could beat an answer."""
@@ -133,6 +137,9 @@ def measuring_command(rivals: Sequence[Rival], answer: Mapping[str, Any] | None)
     if repetitions is not None:
         words += ["--repetitions", str(repetitions)]
     does = "measure again with" if repetitions is None else f"{counted(repetitions, 'repetition')} would tell:"
+    measured = max((float(row.get("repetitions") or 0) for row in rows), default=0.0)
+    if repetitions is not None and 0 < measured < repetitions / _MANY:
+        does = f"{does.removesuffix(':')}, if limits.cell_seconds of the study allows so many:"
     return f"{does} {' && '.join(map(shlex.join, [*before, words]))}"
 
 

@@ -259,6 +259,8 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     from mlflow_ngraph.tables import races
     from mlflow_ngraph.tables.summary import references, sheet, summary_rows
 
+    with home_directory.used(outcome.directory.parent.parent):  # commands that are printed name files in it
+        found = answers(outcome.record)
     if as_json:
         output.print_json(
             {
@@ -267,7 +269,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
                 "exit_code": outcome.exit_code,
                 "where": dict(outcome.where),
                 "unrecorded": outcome.unrecorded,
-                "answers": answers(outcome.record),
+                "answers": found,
                 "refers_to": references(outcome.record),
                 "rows": [asdict(row) for row in summary_rows(outcome.record)],
                 "races": dict(outcome.record.races),
@@ -289,7 +291,7 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
             soft_wrap=True,
         )
     console.print()
-    for answer in answers(outcome.record):
+    for answer in found:
         console.print(answer, style="bold", markup=False, soft_wrap=True)
     for line in _next_steps(outcome):
         console.print(line, markup=False, soft_wrap=True)

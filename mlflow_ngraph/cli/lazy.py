@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
             module, colon, attribute = place.partition(":")
             command = getattr(import_module(module), attribute) if colon else self._brought(ctx, module, cmd_name)
         elif cmd_name in self._others:
-            command = self._others[cmd_name].load()
+            command = _load(self._others[cmd_name])
         else:
             return None
         assert isinstance(command, click.Command)
@@ -71,14 +71,26 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and name not in self._verbs and name not in self._others:
-            paths = list(self._paths())
-            close = get_close_matches(name, [path.split()[-1] for path in paths], n=1)
-            meant = " or ".join(repr(path) for path in paths if path.split()[-1] in close)
+            meant = " or ".join(map(repr, self._meant(ctx, name)))
             hint = f"did you mean {meant}? " if meant else ""
             raise click.UsageError(f"no verb {name!r}: {hint}verbs: {', '.join(self.list_commands(ctx))}", ctx)
         return super().resolve_command(ctx, args)
 
-    def _paths(self) -> Iterator[str]:
+    def _meant(self, ctx: click.Context, name: str) -> list[str]:
+        """Verbs of that name, else of a similar one: of this group, else of the whole program."""
+        root = ctx.find_root()
+        groups = [list(self.paths())]
+        if isinstance(root.command, LazyGroup) and root.command is not self:
+            groups.append([f"{root.command_path} {path}" for path in root.command.paths()])
+        for paths in groups:
+            if exact := [path for path in paths if path.split()[-1] == name]:
+                return exact
+        for paths in groups:
+            if close := get_close_matches(name, [path.split()[-1] for path in paths], n=1):
+                return [path for path in paths if path.split()[-1] in close]
+        return []
+
+    def paths(self) -> Iterator[str]:
         """Names of the verbs here and in the groups below, as typed."""
         for name, (place, line) in self._verbs.items():
             if line:
@@ -94,6 +106,21 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(lines.items()))
 
 
+def _load(point: EntryPoint) -> click.Command:
+    """Import the verb of a third party. Raises `DependencyError` where it cannot be, or is none."""
+    from mlflow_ngraph.errors import DependencyError
+
+    brought = f"the verb {point.name!r}{f' of {point.dist.name}' if point.dist else ''}"
+    try:
+        command = point.load()
+    except Exception as error:
+        raise DependencyError(f"{brought} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(command, click.Command):
+        raise DependencyError(f"{brought} is no click command: {point.value}")
+    return command
+
+
 def _summary(point: EntryPoint) -> str:
     """The line of help for the verb of a third party: its distribution, which is not imported for it."""
-    return f"{point.dist.metadata['Summary']} ({point.dist.name})" if point.dist else point.value
+    summary = point.dist.metadata.json.get("summary") if point.dist else None
+    return f"{summary or point.value} ({point.dist.name})" if point.dist else point.value

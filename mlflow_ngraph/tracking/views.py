@@ -155,7 +155,7 @@ def quoted(text: str) -> str:
 
 def command(tracking_uri: str) -> str:
     """Command that shows a store without a server, with the page at ``/ngraph``."""
-    return f"mlflow-ngraph server --store {shlex.quote(addresses.shown(tracking_uri))}"
+    return f"mlflow server --app-name ngraph --backend-store-uri {shlex.quote(addresses.shown(tracking_uri))}"
 
 
 def _packed(state: dict[str, Any]) -> str:

@@ -147,7 +147,7 @@ def test_no_verb_shows_help(cli) -> None:
     assert "Verbs:" in out
 
 
-@pytest.mark.parametrize("path", verbs(app._VERBS), ids=" ".join)
+@pytest.mark.parametrize("path", list(verbs(app._VERBS)), ids=" ".join)
 def test_every_verb_explains_itself(path: tuple[str, ...], cli) -> None:
     code, out, _ = cli(*path, "--help")
     assert code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from mlflow_ngraph import entry_points
 from mlflow_ngraph.cli import app, fleet
 from mlflow_ngraph.cli.lazy import LazyGroup, Verbs
+from mlflow_ngraph.errors import DependencyError
 from mlflow_ngraph.version import __version__
 
 POINTS = "mlflow_ngraph.cli"
@@ -76,8 +78,8 @@ def test_a_verb_without_its_plugin_says_how_to_install_it(
     code, out, err = cli(*path.split(), "--help")
     assert (code, out) == (2, "")
     assert err == (
-        f"error: 'mlflow-ngraph {path}' is part of {plugin} {__version__}, which is not installed: pip install {plugin}, "
-        f"or ./plugins/{plugin.removeprefix('mlflow-ngraph-')} of a checkout\n"
+        f"error: 'mlflow-ngraph {path}' is part of {plugin} {__version__}, which is not installed; in a checkout of that "
+        f"version: pip install ./plugins/{plugin.removeprefix('mlflow-ngraph-')}\n"
     )
 
 
@@ -86,3 +88,22 @@ def test_a_study_on_a_fleet_without_its_plugin_says_so_too(cli, missing: None) -
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith(f"error: a study on several devices is part of mlflow-ngraph-fleet {__version__}")
     assert "unknown device 'lab-7'" in cli("benchmark", "smoke", "--device", "lab-7")[2]
+
+
+def test_a_plugin_of_another_version_is_named(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_points, "__version__", "9.9")
+    code, _, err = cli("server", "--help")
+    assert code == 2
+    assert f"needs mlflow-ngraph-serve 9.9, and {__version__} is installed; in a checkout of that version" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("raise RuntimeError('too old')", "cannot be loaded: RuntimeError: too old"), ("verb = 1", "is no click command")],
+)
+def test_a_broken_verb_of_a_third_party_is_named(group: LazyGroup, tmp_path: Path, text: str, said: str) -> None:
+    sys.modules.pop("party", None)
+    (tmp_path / "party.py").write_text(f"{text}\n")
+    told = CliRunner().invoke(group, ["party"])
+    assert isinstance(told.exception, DependencyError)
+    assert f"the verb 'party' of party {said}" in str(told.exception)

@@ -425,7 +425,7 @@ def test_where_names_what_to_open(sqlite_uri: str, tmp_path: Path) -> None:
     write(recorder, record, tmp_path / "study")
     where = recorder.where()
     assert where["experiment"] == "ngraph"
-    assert where["ui"] == f"mlflow-ngraph server --store {sqlite_uri}"
+    assert where["ui"] == f"mlflow server --app-name ngraph --backend-store-uri {sqlite_uri}"
     assert where["run_id"] == runs(recorder.client, record, "study")[0].info.run_id
     assert not any("//127" in place for place in where.values()), "no server runs"
 
