@@ -110,4 +110,4 @@ def test_a_wrong_request_removes_nothing(home: Path, cli, options: list[str], me
 
 
 def test_the_keys_of_json_are_those_of_the_reference(home: Path, cli_json) -> None:
-    assert keys_of(cli_json("local", "cache", "--home", str(home)), "engines") == documented("cache") - {"reused"}
+    assert keys_of(cli_json("local", "cache", "--home", str(home)), "engines") == documented("local cache") - {"reused"}

@@ -75,7 +75,7 @@ def test_markdown(home: Path, cli) -> None:
 
 def test_for_programs(home: Path, cli_json) -> None:
     found = cli_json("results", "explain", "resnet18/openvino/b8")
-    assert keys_of(found, "cells", "cells.kernels") == documented("explain")
+    assert keys_of(found, "cells", "cells.kernels") == documented("results explain")
     (cell,) = found["cells"]
     assert (cell["cell"], cell["nodes_after"], cell["layouts"]) == ("openvino-b8", 41, {"nhwc": 2, "nc": 1})
     assert cli_json("results", "explain", cell["cell"], "--format", "json") == found

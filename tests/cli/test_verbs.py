@@ -392,10 +392,10 @@ def keys_of(document: Any, *paths: str) -> set[str]:
 @pytest.mark.parametrize(
     ("verb", "arguments", "paths"),
     [
-        ("compilers", ["info", "compilers", "openvino"], ["compilers", "compilers.flags"]),
-        ("workloads", ["info", "workloads"], ["workloads", "workloads.inputs"]),
-        ("devices", ["info", "devices"], ["devices", "machine"]),
-        ("studies", ["study", "list"], ["studies"]),
+        ("info compilers", ["info", "compilers", "openvino"], ["compilers", "compilers.flags"]),
+        ("info workloads", ["info", "workloads"], ["workloads", "workloads.inputs"]),
+        ("info devices", ["info", "devices"], ["devices", "machine"]),
+        ("study list", ["study", "list"], ["studies"]),
         ("doctor", ["doctor"], ["findings"]),
         ("benchmark --dry-run", ["benchmark", "quick", "--dry-run"], ["lanes"]),
     ],

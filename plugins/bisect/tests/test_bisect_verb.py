@@ -67,7 +67,7 @@ def test_the_first_wrong_operator(home: Path, tmp_path: Path, cli) -> None:
 @pytest.mark.slow
 def test_a_right_engine(home: Path, tmp_path: Path, cli_json) -> None:
     said = cli_json("results", "bisect", "gated/onnxruntime/b2")
-    assert set(said) == documented("bisect")
+    assert set(said) == documented("results bisect")
     assert said["right"].startswith("its outputs are as near to float64 as rounding allows")
     assert not list(tmp_path.iterdir())
 
