@@ -12,7 +12,7 @@ import torch
 from mlflow_ngraph.workloads import mkl_warmup
 
 torch.set_num_threads(2)
-mkl_warmup.settle()
+mkl_warmup.warm_up()
 for kind in (torch.float32, torch.float64):
     torch.manual_seed(0)
     numbers = torch.rand(1 << 17, dtype=kind) * 0.9 + 0.01
