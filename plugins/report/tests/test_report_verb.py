@@ -64,7 +64,7 @@ def test_the_report_of_one_study_is_written_and_logged(
         "results", "report", run_id, "--tracking-uri", sqlite_uri, "--output", str(tmp_path / "alone.html")
     )
     assert (code, err) == (0, "")
-    assert text.startswith("openvino is 2.50 [2.43, 2.58] times eager on resnet18 at batch 1")
+    assert text.startswith("openvino is 2.50 [2.43, 2.58] times eager on resnet18 at batch 4")
     assert f"open {(tmp_path / 'alone.html').as_uri()}" in text
     assert [line for line in text.splitlines() if line.startswith("not there: ") and "Table 7" in line]
     assert client.get_run(run_id).data.tags[Tag.NOTE] == note

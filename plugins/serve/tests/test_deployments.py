@@ -227,7 +227,7 @@ def test_the_command_line_of_mlflow_deploys_serves_and_predicts(logged: Logged, 
 
     assert "max_p99_ms" in call("help")
     assert "ngraph deployment r50 is created" in call("create", "-m", uri, "--name", "r50", "-C", "max_delay_ms=1")
-    assert "'name': 'r50'" in call("engine", "list")
+    assert "'name': 'r50'" in call("list")
     said = call("get", "--name", "r50")
     assert f"model_uri: {uri}" in said
     assert "compiler: onnxruntime" in said
