@@ -245,5 +245,5 @@ def test_the_command_line_of_mlflow_deploys_serves_and_predicts(logged: Logged, 
     assert "is updated (with flavor ngraph)" in call("update", "--name", "r50", "-C", "max_delay_ms=2")
     refused = call("create", "-m", uri, "--name", "r50", code=1)
     assert refused.startswith("Error: there is a deployment 'r50'")
-    assert "explains no predictions" in call("results", "explain", "--name", "r50", "-I", str(file), code=1)
+    assert "explains no predictions" in call("explain", "--name", "r50", "-I", str(file), code=1)
     assert "is deleted" in call("delete", "--name", "r50")
