@@ -171,12 +171,15 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         self._coherent = coherent
         self.steps = 0
         """Operations that round to steps, or compare."""
+        self.orders = 0
+        """Operations that say where a number is."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         self.steps += _has_ends(function)
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
+            self.orders += 1
             args = (self.disturb(args[0]), *args[1:])
         result = function(*args, **kwargs)
         if _is_view(function):

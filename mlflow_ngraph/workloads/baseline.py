@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _SEEDS = 0.0, 0.5
 """Seeds of disturbed copies of a file."""
+_ORDERS = 7
+"""Draws of a model that says where numbers are, beside the first two."""
 _ALONE = 8
 """Runs in which a part of the operations that round to steps does so to the other side, at most."""
 _PROBES = (2, 3)
@@ -69,6 +71,10 @@ class ModuleBaseline:
 
         modes = [Disturbed(seed), Disturbed(seed, coherent=True)]
         found = [(TIMES, self._within(mode, inputs, mode.disturb)) for mode in modes]
+        if modes[0].orders:
+            # Each draw leaves two equal numbers in their order half of the time.
+            more = [Disturbed(_ORDERS * seed + number) for number in range(1, _ORDERS)]
+            found += [(TIMES, self._within(mode, inputs, mode.disturb)) for mode in more]
         if modes[0].steps:
             beside = AcrossSteps(())
             self._within(beside, inputs)
