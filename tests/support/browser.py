@@ -79,17 +79,23 @@ def _note_request(watched: Watched, url: str, host: str) -> None:
         watched.problems.append(f"request: {url}")
 
 
+_OPENED: pytest.StashKey[Browser] = pytest.StashKey()
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Chromium, where one is installed."""
+def browser(request: pytest.FixtureRequest) -> Browser:
+    """Chromium, where one is installed: one in a process, for tests of the core and of plugins."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip(f"no browser is installed (none of {', '.join(NAMES)}): apt-get install chromium")
-    with driver.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=path, args=list(ARGUMENTS))
-        yield opened
-        opened.close()
+    config = request.config
+    if _OPENED not in config.stash:
+        started = driver.sync_playwright().start()
+        config.add_cleanup(started.stop)
+        config.stash[_OPENED] = started.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        config.add_cleanup(config.stash[_OPENED].close)
+    return config.stash[_OPENED]
 
 
 @pytest.fixture
