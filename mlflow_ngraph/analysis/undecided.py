@@ -17,15 +17,13 @@ _FOUND = {"chain": ", by a chain of pairs", "apart": ", measured at another time
 """Remarks on ratios without shared rounds."""
 _SHOWN = 3
 """Most rivals named in a sentence."""
+_MANY = 10
+"""Times the measured repetitions that the time limit of a cell may not allow."""
 COLUMNS = (
     "workload", "label", "device", "compiler", "compiler_label", "precision", "mode", "threads", "batch", "verdict",
     "reason", "noise", "cell", "study", "study_id", "run_id", "model_id", "engine", "tracking_uri",
 )  # fmt: skip
 """Columns of the tidy table in a rival's row."""
-
-
-_MANY = 10
-"""Times the measured repetitions that the time limit of a cell may not allow."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +132,12 @@ def measuring_command(rivals: Sequence[Rival], answer: Mapping[str, Any] | None)
     threads = "default" if first["threads"] is None else str(first["threads"])
     words += ["--mode", str(first["mode"]), "--threads", threads]
     repetitions = max((rival.repetitions for rival in meant if rival.repetitions is not None), default=None)
+    does = "measure again with"
     if repetitions is not None:
         words += ["--repetitions", str(repetitions)]
-    does = "measure again with" if repetitions is None else f"{counted(repetitions, 'repetition')} would tell:"
-    measured = max((float(row.get("repetitions") or 0) for row in rows), default=0.0)
-    if repetitions is not None and 0 < measured < repetitions / _MANY:
-        does = f"{does.removesuffix(':')}, if limits.cell_seconds of the study allows so many:"
+        measured = (answer or {}).get("repetitions") or repetitions
+        limit = ", if limits.cell_seconds of the study allows so many" if repetitions > _MANY * measured else ""
+        does = f"{counted(repetitions, 'repetition')} would tell{limit}:"
     return f"{does} {' && '.join(map(shlex.join, [*before, words]))}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis import champion
+from mlflow_ngraph.analysis import champion, undecided
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.decision import Gain
@@ -70,6 +71,23 @@ def test_who_is_as_good_for_sure_is_no_rival() -> None:
     table = recommend(measured(100.5, noise=0.002, rounds=20))
     assert table.attrs["undecided"] == []
     assert table["best"].sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        (1200, "1200 repetitions would tell: mlflow-ngraph benchmark "),
+        (
+            1201,
+            "1201 repetitions would tell, if limits.cell_seconds of the study allows so many: mlflow-ngraph benchmark ",
+        ),
+    ],
+)
+def test_many_more_repetitions_need_a_limit_that_allows_them(wanted: int, text: str) -> None:
+    frame = measured(100.5, noise=0.06, seed=1)
+    (rival,) = rivals_of(Comparison(frame, THROUGHPUT), 1)
+    answer = {str(name): value for name, value in frame.iloc[1].items()}
+    assert undecided.measuring_command([replace(rival, repetitions=wanted)], answer).startswith(text)
 
 
 def test_more_rounds_than_said_do_tell() -> None:
