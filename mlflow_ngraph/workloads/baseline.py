@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _SEEDS = 0.0, 0.5
 """Seeds of disturbed copies of a file."""
-_ORDERS = 7
-"""Draws of a model that says where numbers are, beside the first two."""
+_ORDERS = 6
+"""More draws of a model that says where numbers are."""
 _ALONE = 8
 """Runs in which a part of the operations that round to steps does so to the other side, at most."""
 _PROBES = (2, 3)
@@ -69,19 +69,22 @@ class ModuleBaseline:
         from mlflow_ngraph.workloads.arithmetic import OF_STEPS, TIMES, AcrossSteps, Disturbed
         from mlflow_ngraph.workloads.naive_sums import Naive
 
-        modes = [Disturbed(seed), Disturbed(seed, coherent=True)]
-        found = [(TIMES, self._within(mode, inputs, mode.disturb)) for mode in modes]
-        if modes[0].orders:
+        def drawn_with(mode: Disturbed) -> tuple[float, list[NDArray[Any]]]:
+            return TIMES, self._within(mode, inputs, mode.disturb)
+
+        first = Disturbed(seed)
+        found = [drawn_with(first), drawn_with(Disturbed(seed, coherent=True))]
+        if first.orders:
             # Each draw leaves two equal numbers in their order half of the time.
-            more = [Disturbed(_ORDERS * seed + number) for number in range(1, _ORDERS)]
-            found += [(TIMES, self._within(mode, inputs, mode.disturb)) for mode in more]
-        if modes[0].steps:
+            seeds = range((_ORDERS + 1) * seed + 1, (_ORDERS + 1) * (seed + 1))
+            found += [drawn_with(Disturbed(other)) for other in seeds]
+        if first.steps:
             beside = AcrossSteps(())
             self._within(beside, inputs)
             # Each alone, too: what falls to its other side may take what comes later away from there.
             alone = np.array_split(beside.beside, _ALONE)
-            modes = [AcrossSteps(), *(AcrossSteps(some) for some in alone if len(some))] if beside.beside else []
-            found += [(OF_STEPS, self._within(mode, inputs)) for mode in modes]
+            across = [AcrossSteps(), *(AcrossSteps(some) for some in alone if len(some))] if beside.beside else []
+            found += [(OF_STEPS, self._within(mode, inputs)) for mode in across]
         return [*found, (1.0, self._within(Naive(), inputs))]
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
