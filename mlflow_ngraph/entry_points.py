@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
@@ -67,7 +68,7 @@ class Registry(Generic[T]):
         try:
             return cast("type[T]", getattr(import_module(module), attribute))
         except ImportError as error:
-            if (error.name or "").partition(".")[0] == __package__:
+            if name in self._builtin and (error.name or "").partition(".")[0] == __package__:
                 raise  # a fault of this package, which no installation mends
             hint = f"; install it with: {entry.hint}" if entry.hint else ""
             raise DependencyError(f"{self.kind} {name!r} needs {error.name or error}{hint}") from error
@@ -87,13 +88,14 @@ def load_plugin(plugin: str, group: str, name: str, wanted: str) -> Any:
     in the message.
     """
     install = f"in a checkout of that version: pip install ./plugins/{plugin.rpartition('-')[2]}"
-    try:
+    points: tuple[EntryPoint, ...] = ()
+    with suppress(PackageNotFoundError):
         installed = distribution(plugin)
-    except PackageNotFoundError:
-        raise DependencyError(
-            f"{wanted} is part of {plugin} {__version__}, which is not installed; {install}"
-        ) from None
-    if installed.version != __version__:
-        raise DependencyError(f"{wanted} needs {plugin} {__version__}, and {installed.version} is installed; {install}")
-    (point,) = installed.entry_points.select(group=group, name=name)
-    return point.load()
+        if installed.version != __version__:
+            raise DependencyError(
+                f"{wanted} needs {plugin} {__version__}, and {installed.version} is installed; {install}"
+            )
+        points = tuple(installed.entry_points.select(group=group, name=name))
+    if not points:  # not installed, or before it had this entry point
+        raise DependencyError(f"{wanted} is part of {plugin} {__version__}, which is not installed; {install}")
+    return points[0].load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
@@ -95,6 +96,27 @@ def test_a_plugin_of_another_version_is_named(cli, monkeypatch: pytest.MonkeyPat
     code, _, err = cli("server", "--help")
     assert code == 2
     assert f"needs mlflow-ngraph-serve 9.9, and {__version__} is installed; in a checkout of that version" in err
+
+
+def test_a_verb_that_an_installation_of_before_lacks_is_not_there() -> None:
+    with pytest.raises(DependencyError, match=r"'it' is part of mlflow-ngraph-serve .*, which is not installed"):
+        entry_points.load_plugin("mlflow-ngraph-serve", POINTS, "nothing", "'it'")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise RuntimeError('too old')", "cannot be loaded from party:Adapter: RuntimeError: too old"),
+        ("import mlflow_ngraph.gone", "needs mlflow_ngraph.gone; install it with: pip install --upgrade party"),
+        ("", "cannot be loaded from party:Adapter: AttributeError"),
+    ],
+)
+def test_a_broken_adapter_of_a_third_party_is_named(group: LazyGroup, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "party-1.0.dist-info/entry_points.txt").write_text("[party.adapters]\nparty = party:Adapter\n")
+    (tmp_path / "party.py").write_text(f"{text}\n")
+    sys.modules.pop("party", None)
+    with pytest.raises(DependencyError, match=re.escape(f"adapter 'party' {said}")):
+        entry_points.Registry[object]("adapter", "party.adapters", {}).get("party")
 
 
 @pytest.mark.parametrize(
