@@ -36,6 +36,12 @@ def shortened(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
+def brief(text: str, limit: int) -> str:
+    """Put text on one line, cut at a number of characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
 def csv_cell(text: str) -> str:
     """Escape text that a spreadsheet would run as a formula."""
     return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
@@ -75,6 +81,11 @@ def with_thousands(value: float | None) -> str:
 def percent(share: float | None) -> str:
     """Format a change with its sign, ``+12.3 %``; empty if missing."""
     return "" if share is None or not math.isfinite(share) else f"{100 * share:+.1f} %".replace("-", MINUS)
+
+
+def percents(low: float | None, high: float | None) -> str:
+    """Format the interval of a change; empty if there is none."""
+    return "" if missing(low) else f"{percent(low)} to {percent(high)}"
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -10,7 +10,7 @@ from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.tables.sheet import Cell, Sheet, faint, number, prose
-from mlflow_ngraph.text import counted, json_records, missing, percent, plain, rounded
+from mlflow_ngraph.text import counted, json_records, percent, percents, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +57,7 @@ def _sheet(aspect: str, metric: str, table: pd.DataFrame) -> Sheet:
 
 
 def _change(row: pd.Series[Any]) -> tuple[str, str]:
-    interval = "" if missing(row["ci_low"]) else f"{percent(row['ci_low'])} to {percent(row['ci_high'])}"
-    return percent(plain(row["change"])), interval
+    return percent(plain(row["change"])), percents(row["ci_low"], row["ci_high"])
 
 
 def _notes(table: pd.DataFrame) -> list[str]:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.tables.sheet import Cell, Column, Sheet, Tone, escaped, faint, first, number, prose
 from mlflow_ngraph.tables.sheet import markdown as of_sheet
-from mlflow_ngraph.text import counted, json_records, missing, percent, plain, rounded
+from mlflow_ngraph.text import counted, json_records, missing, percent, percents, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ def _cells(row: pd.Series[Any]) -> list[str]:
     names = ("outcome", "device", "label", "compiler_label", "precision", "batch", "metric")
     texts = ["" if missing(row[name]) else str(row[name]) for name in names]
     numbers = [rounded(plain(row[name])) for name in ("baseline", "candidate")]
-    interval = "" if missing(row["ci_low"]) else f"{percent(row['ci_low'])} to {percent(row['ci_high'])}"
+    interval = percents(row["ci_low"], row["ci_high"])
     return [*texts, *numbers, percent(plain(row["change"])), interval, str(row["reason"] or "")]
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, filters, identity_of, listed, sentence, weight
 from mlflow_ngraph.metrics import TOUCHED
 from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.text import brief
 from mlflow_ngraph.verdicts import Verdict
 
 _KINDS = {
@@ -61,7 +62,7 @@ def _of_machine(table: Cells, cells: pd.DataFrame) -> Finding:
         f"{row['place']} was not quiet: absolute figures of {len(cells)} of {len(beside)} cells are unsteady",
         sentence([
             f"Their throughput, latency, CPU use, RTR and ASE are marked, and have wider intervals; {TOUCHED}.",
-            f"Most often: {_short(str(reason))}",
+            f"Most often: {brief(str(reason), _LONGEST)}",
         ]),
         [identity_of(cell) | {"noise": str(cell["noise"])} for _, cell in cells.iterrows()],
         command("compare", filters(cells, "devices", "workloads"), "--intervals"),
@@ -109,7 +110,7 @@ def _finding(table: Cells, cells: pd.DataFrame, title: str, text: str, says: str
         sentence([
             text,
             f"{len(lost)} of them were ok in an earlier study: {listed(lost)}." if lost else "",
-            f"{says}: {_short(str(reasons[0]))}" if reasons else "",
+            f"{says}: {brief(str(reasons[0]), _LONGEST)}" if reasons else "",
         ]),
         [
             identity_of(cell) | {"verdict": verdict, "reason": "" if pd.isna(cell["reason"]) else str(cell["reason"])}
@@ -141,8 +142,3 @@ def _were_ok(table: Cells, cells: pd.DataFrame) -> list[str]:
         for _, row in cells.iterrows()
         if (row["cell"], row["fingerprint"]) in known
     ]
-
-
-def _short(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 1] + "…"

@@ -12,7 +12,7 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.findings import Finding
 from mlflow_ngraph.metrics import TOUCHED
 from mlflow_ngraph.tables.sheet import Cell, Sheet, first, number
-from mlflow_ngraph.text import counted
+from mlflow_ngraph.text import brief, counted
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_report import combined, texts
 from mlflow_ngraph_report.blocks import Missing, Text
@@ -142,7 +142,7 @@ def noise(prepared: Prepared) -> Sheet | Missing:
     rows = []
     for (device, label), cells in frame.groupby(["device", "label"]):
         beside = counted_cells[(counted_cells["device"] == device) & (counted_cells["label"] == label)]
-        disturbed = _cut(cells["noise"].value_counts().index[0])
+        disturbed = brief(cells["noise"].value_counts().index[0], _LONGEST_REASON)
         rows.append([device, label, f"{len(cells)} of {len(beside)}", disturbed])
     sheet = Sheet(
         title,
@@ -166,7 +166,10 @@ def _alike(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[list[str]]]:
     for row in ordered.to_dict("records"):
         why = "" if pd.isna(row["reason"]) else str(row["reason"])
         groups.setdefault((*(str(row[name]) for name in columns[:-1]), why), []).append(int(row["batch"]))
-    rows = [[*place[:-1], ", ".join(map(str, batches)), _cut(place[-1])] for place, batches in groups.items()]
+    rows = [
+        [*place[:-1], ", ".join(map(str, batches)), brief(place[-1], _LONGEST_REASON)]
+        for place, batches in groups.items()
+    ]
     return ordered, rows
 
 
@@ -180,8 +183,3 @@ def subtitle(prepared: Prepared) -> str:
         f"on {texts.listed(prepared.devices)}",
     ]
     return ", ".join(parts)
-
-
-def _cut(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= _LONGEST_REASON else plain[: _LONGEST_REASON - 1] + "…"
