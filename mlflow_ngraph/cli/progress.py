@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.live import Live
@@ -22,6 +22,8 @@ from mlflow_ngraph.cli.output import WIDTH, broken
 from mlflow_ngraph.execute import expected_time
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.text import duration
+
+L = TypeVar("L", bound="LiveArea")
 
 _REDRAW_SECONDS = 2.0
 _TOLD = (
@@ -308,16 +310,13 @@ class State:
             self._activity = f"recording {lane.label} with {lane.compiler}"
 
 
-class Progress:
-    """Shows the state on a console: one live area on a terminal, plain lines elsewhere. An observer of a study."""
+class LiveArea:
+    """An area of a terminal that is drawn anew within the block; ``live`` is None elsewhere."""
 
-    def __init__(self, state: State, console: Console) -> None:
-        self._state = state
-        self._console = console
-        self._drawn = 0.0
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+    def __init__(self, live: Live | None) -> None:
+        self._live = live
 
-    def __enter__(self) -> Progress:
+    def __enter__(self: L) -> L:
         if self._live is not None:
             self._live.start()
         return self
@@ -327,6 +326,16 @@ class Progress:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+
+
+class Progress(LiveArea):
+    """Shows the state on a console: one live area on a terminal, plain lines elsewhere. An observer of a study."""
+
+    def __init__(self, state: State, console: Console) -> None:
+        self._state = state
+        self._console = console
+        self._drawn = 0.0
+        super().__init__(Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None)
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Update the display after an event."""

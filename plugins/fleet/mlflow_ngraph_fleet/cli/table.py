@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_ngraph.cli.progress import ShownLane, State
+from mlflow_ngraph.cli.progress import LiveArea, ShownLane, State
 from mlflow_ngraph.text import duration, harmless
 from mlflow_ngraph_fleet.wire import Event
 
@@ -59,29 +58,18 @@ _OF_JOBS = {
 """Messages of a job that are not the study's."""
 
 
-class FleetTable:
+class FleetTable(LiveArea):
     """Shows a study on several devices. An observer of it."""
 
     def __init__(self, devices: Sequence[str], console: Console) -> None:
         self._rows = {device: _Row() for device in devices}
         self._console = console
         self._started = time.monotonic()
-        self._live = (
+        super().__init__(
             Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._table)
             if console.is_terminal
             else None
         )
-
-    def __enter__(self) -> FleetTable:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def on_state(self, device: str, state: str) -> None:
         """Show a change in the state of a device's job."""
