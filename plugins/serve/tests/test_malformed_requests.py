@@ -38,21 +38,18 @@ STRANGE: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+def command(logged: Logged, port: int) -> list[str]:
+    package = str(logged.packages["onnxruntime"])
+    return ["mlflow_ngraph", "engine", "serve", package, "--name", NAME, "--port", str(port)]
+
+
 @pytest.fixture(scope="module")
 def server(logged: Logged, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("fuzzed")
     port = free_port()
-    command = [
-        "mlflow_ngraph",
-        "engine",
-        "serve",
-        str(logged.packages["onnxruntime"]),
-        "--name",
-        NAME,
-        "--port",
-        str(port),
-    ]
-    with started([*command, "--timeout-s", "10"], port, folder / "log", {"XDG_CACHE_HOME": str(folder)}) as found:
+    with started(
+        [*command(logged, port), "--timeout-s", "10"], port, folder / "log", {"XDG_CACHE_HOME": str(folder)}
+    ) as found:
         yield found
 
 
@@ -193,18 +190,8 @@ def settled(server: Process) -> dict[str, float]:
 
 def test_a_signal_ends_the_server_when_all_is_answered(logged: Logged, tmp_path: Path) -> None:
     port = free_port()
-    command = [
-        "mlflow_ngraph",
-        "engine",
-        "serve",
-        str(logged.packages["onnxruntime"]),
-        "--name",
-        NAME,
-        "--port",
-        str(port),
-    ]
     options = ["--max-batch", "4", "--max-delay-ms", "2000"]
-    with started([*command, *options], port, tmp_path / "log") as server:
+    with started([*command(logged, port), *options], port, tmp_path / "log") as server:
         assert server.process.poll() is None
         waiting = subprocess.Popen([sys.executable, "-c", CLIENT, server.url, NAME], stdout=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 30
