@@ -2,10 +2,13 @@
 
 All calls of a runtime happen in one thread of the engine's own. Several runtimes need that (PyTorch's inference mode
 belongs to a thread), and it makes `LoadedEngine.run` thread-safe: calls are answered in the order in which they came.
+
+A forked child has neither that thread nor those of the runtime: it loads the engine anew at its first call.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+from weakref import WeakSet
 
 from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation, Target
 from mlflow_ngraph.engines import compatibility
@@ -56,7 +60,10 @@ class LoadedEngine:
         self._compiler: Compiler[Any] = compatibility.compiler_of(spec)
         self._target = replace(spec.target, mode=mode)
         self._engines: dict[int, Engine] = {}
-        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, f"ngraph-{spec.compiler}")
+        self._thread: ThreadPoolExecutor | None = self._new_thread()
+        self._lost = ""
+        """Reason why a forked child cannot use the engine."""
+        _OPEN.add(self)
         try:
             # One now, so that an engine which cannot be loaded says so here and not at the first request.
             self._do(prepare, self._compiler, self._target)
@@ -174,7 +181,8 @@ class LoadedEngine:
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        thread.submit(self._free).result()
+        with suppress(RuntimeError):  # of an interpreter that shuts down, which frees the engine itself
+            thread.submit(self._free).result()
         thread.shutdown()
 
     def __enter__(self) -> LoadedEngine:
@@ -194,6 +202,8 @@ class LoadedEngine:
         thread = self._thread
         if thread is None:
             raise EngineError("the engine is closed")
+        if self._lost:
+            raise EngineError(self._lost)
         try:
             return thread.submit(function, *arguments).result()
         except CellError as error:
@@ -203,6 +213,28 @@ class LoadedEngine:
         except Exception as error:  # runtimes raise anything
             shown = " ".join(str(error).split())
             raise EngineError(f"{self._package.directory}: {type(error).__name__}: {shown}") from error
+
+    def _new_thread(self) -> ThreadPoolExecutor:
+        """Executor whose thread starts at the first call."""
+        return ThreadPoolExecutor(1, f"ngraph-{self.manifest.spec.compiler}")
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child. Calls no runtime: there is no other thread yet."""
+        if self._thread is None:
+            return
+        self._thread = self._new_thread()
+        if self._target.accelerator == "cuda" and self._engines:
+            self._lost = (
+                f"{self._package.directory}: the engine was loaded before this process was forked, and CUDA cannot be "
+                "used in both: load it in this process, or start processes with the method 'spawn'"
+            )
+        if self._engines:
+            # Destructors of what the parent loaded would wait for its threads: neither these, nor at the end of the
+            # process those of the runtimes themselves. ONNX Runtime's does so also where nobody uses it here.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engines))
+            self._engines = {}
+            libc = ctypes.CDLL(None)
+            libc.on_exit(libc["_exit"], None)
 
     def _engine(self, batch: int) -> Engine:
         """Engine for a batch size, loaded at first use."""
@@ -223,6 +255,17 @@ class LoadedEngine:
     def _free(self) -> None:
         while self._engines:
             self._engines.popitem()[1].close()
+
+
+_OPEN: WeakSet[LoadedEngine] = WeakSet()
+
+
+def _renew_forked() -> None:
+    for engine in list(_OPEN):
+        engine.after_fork()
+
+
+os.register_at_fork(after_in_child=_renew_forked)
 
 
 def open_prepared(directory: Path, digest: str | None = None) -> Package:
