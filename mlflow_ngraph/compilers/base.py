@@ -211,6 +211,8 @@ class Compiler(ABC, Generic[F]):
     blocked_modules: ClassVar[tuple[str, ...]] = ()
     """Modules that must not be imported where an engine is loaded, because a runtime imports them needlessly."""
 
+    reuses_threads: ClassVar[bool] = False
+    """True if a runtime gives the threads of a freed engine to the next one. A forked child would wait for them for ever."""
     threaded: ClassVar[bool] = True
     """True if an engine depends on `Target.threads`; False where the accelerator alone computes."""
 

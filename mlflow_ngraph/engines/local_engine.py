@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -61,8 +62,6 @@ class LoadedEngine:
         self._target = replace(spec.target, mode=mode)
         self._engines: dict[int, Engine] = {}
         self._thread: ThreadPoolExecutor | None = self._new_thread()
-        self._lost = ""
-        """Reason why a forked child cannot use the engine."""
         _OPEN.add(self)
         try:
             # One now, so that an engine which cannot be loaded says so here and not at the first request.
@@ -202,8 +201,6 @@ class LoadedEngine:
         thread = self._thread
         if thread is None:
             raise EngineError("the engine is closed")
-        if self._lost:
-            raise EngineError(self._lost)
         try:
             return thread.submit(function, *arguments).result()
         except CellError as error:
@@ -218,19 +215,19 @@ class LoadedEngine:
         """Executor whose thread starts at the first call."""
         return ThreadPoolExecutor(1, f"ngraph-{self.manifest.spec.compiler}")
 
-    def after_fork(self) -> None:
-        """Begin anew in a forked child. Calls no runtime: there is no other thread yet."""
-        if self._thread is None:
-            return
-        self._thread = self._new_thread()
-        if self._target.accelerator == "cuda" and self._engines:
-            self._lost = (
-                f"{self._package.directory}: the engine was loaded before this process was forked, and CUDA cannot be "
-                "used in both: load it in this process, or start processes with the method 'spawn'"
-            )
+    def count_loaded(self, compiler: type[Compiler[Any]]) -> int:
+        """Number of batch sizes that are loaded, if the engine is of a compiler."""
+        return len(self._engines) if type(self._compiler) is compiler else 0
+
+    def begin_anew(self) -> None:
+        """Forget the thread and the engines of the parent in a forked child. Calls no runtime."""
+        if self._thread is not None:
+            self._thread = self._new_thread()
         if self._engines:
-            # Destructors of what the parent loaded would wait for its threads: neither these, nor at the end of the
-            # process those of the runtimes themselves. ONNX Runtime's does so also where nobody uses it here.
+            if self._target.accelerator == "cuda":
+                _LOST.add("cuda")
+            # Destructors of what the parent loaded would wait for its threads: neither these may run, nor at the end of
+            # the process those of the runtimes. That of ONNX Runtime waits even if nothing of it is used here.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engines))
             self._engines = {}
             libc = ctypes.CDLL(None)
@@ -239,6 +236,12 @@ class LoadedEngine:
     def _engine(self, batch: int) -> Engine:
         """Engine for a batch size, loaded at first use."""
         if batch not in self._engines:
+            if lost := {self._compiler.name, self._target.accelerator} & _LOST:
+                raise EngineError(
+                    f"{' and '.join(lost)} was used in the process from which this one was forked, and cannot be used "
+                    "in both: start processes with the method 'spawn'"
+                )
+            _LOADED[type(self._compiler)] += 1
             engine = self._compiler.load(self._package.engine, batch, self._target)
             measured = self.manifest.precision_in_force
             if measured is not None and engine.precision != measured:
@@ -258,14 +261,24 @@ class LoadedEngine:
 
 
 _OPEN: WeakSet[LoadedEngine] = WeakSet()
+_LOADED: Counter[type[Compiler[Any]]] = Counter()
+"""Engines that this process has loaded, by compiler, closed ones as well."""
+_LOST: set[str] = set()
+"""Compilers and accelerators that a forked child cannot use."""
 
 
-def _renew_forked() -> None:
-    for engine in list(_OPEN):
-        engine.after_fork()
+def _begin_anew() -> None:
+    """Prepare all engines in a forked child, before anything else runs there."""
+    engines = list(_OPEN)
+    for compiler, loaded in _LOADED.items():
+        if compiler.reuses_threads and loaded > sum(engine.count_loaded(compiler) for engine in engines):
+            _LOST.add(compiler.name)
+    _LOADED.clear()
+    for engine in engines:
+        engine.begin_anew()
 
 
-os.register_at_fork(after_in_child=_renew_forked)
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def open_prepared(directory: Path, digest: str | None = None) -> Package:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ import numpy as np
 import pytest
 
 from mlflow_ngraph import load_model
-from mlflow_ngraph.engines import local_engine
 from mlflow_ngraph.errors import EngineError
 from tests.support.logged import COMPILERS, Logged
 
@@ -52,7 +53,7 @@ class Samples(Dataset):
 def in_thread():
     results.append(child(expected, os._exit))
 
-results, expected = [], load_model(sys.argv[1]).run([inputs])[0]
+results, expected = [], np.load(sys.argv[2])
 results.append(child(expected))  # loaded and not used
 answer()
 results.append(child(expected))
@@ -83,9 +84,11 @@ def application(environ, start_response):
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_forked_children_answer_and_end(compiler: str, logged: Logged) -> None:
+def test_forked_children_answer_and_end(compiler: str, logged: Logged, tmp_path: Path) -> None:
+    with load_model(logged.packages[compiler]) as engine:
+        np.save(tmp_path / "expected.npy", engine.run([np.ones(engine.inputs[0].resolve(1), np.float32)])[0])
     done = subprocess.run(
-        [sys.executable, "-c", WAYS, logged.packages[compiler]],
+        [sys.executable, "-c", WAYS, logged.packages[compiler], tmp_path / "expected.npy"],
         capture_output=True,
         text=True,
         timeout=100,
@@ -125,17 +128,33 @@ def _answer(url: str) -> list[Any]:
     raise AssertionError("gunicorn does not answer")
 
 
+def test_openvino_cannot_be_used_where_an_engine_was_closed_before_the_fork(logged: Logged) -> None:
+    load_model(logged.packages["openvino"]).close()
+    refused = _in_child(lambda: load_model(logged.packages["openvino"]))
+    assert refused.startswith("openvino was used in the process from which this one was forked")
+    with load_model(logged.packages["onnxruntime"]) as engine:
+        assert not _in_child(lambda: engine.run([np.ones(engine.inputs[0].resolve(1), np.float32)]))
+
+
 def test_an_engine_of_a_gpu_says_that_it_cannot_be_forked(logged: Logged) -> None:
     with load_model(logged.packages["onnxruntime"]) as engine:
-        engine.run([np.ones(engine.inputs[0].resolve(1), np.float32)])
-        engine._target = local_engine.replace(engine._target, accelerator="cuda")
-        receiver, sender = multiprocessing.Pipe(duplex=False)
-        pid = os.fork()
-        if not pid:
-            try:
-                engine.run([np.ones(engine.inputs[0].resolve(1), np.float32)])
-            except EngineError as error:
-                sender.send(str(error))
+        engine._target = replace(engine._target, accelerator="cuda")
+        refused = _in_child(lambda: engine.run([np.ones(engine.inputs[0].resolve(1), np.float32)]))
+    assert refused.endswith("cannot be used in both: start processes with the method 'spawn'")
+
+
+def _in_child(function: Callable[[], object]) -> str:
+    """The error of a function in a forked child; empty without one."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    pid = os.fork()
+    if not pid:
+        try:
+            function()
+            sender.send("")
+        except EngineError as error:
+            sender.send(str(error))
+        finally:
             os._exit(0)
-        os.waitpid(pid, 0)
-        assert "start processes with the method 'spawn'" in receiver.recv()
+    assert receiver.poll(60)
+    os.waitpid(pid, 0)
+    return str(receiver.recv())
