@@ -113,6 +113,8 @@ class SliceAnswer(Seen, total=False):
     """The answer to ``slice``."""
 
     durations_ns: Annotated[list[Nanoseconds], Field(min_length=1)]
+    stopped_s: list[Seconds]
+    """How long the process stood still in earlier attempts at the slice, which do not count."""
 
 
 class ArrivalsAnswer(Seen, total=False):

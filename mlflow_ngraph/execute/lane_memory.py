@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlflow_ngraph.measure.stability import SliceFacts
+from mlflow_ngraph.measure.stability import SliceFacts, stops
 from mlflow_ngraph.measure.statistics import slice_medians, typical
 from mlflow_ngraph.study import Study
 
@@ -94,6 +94,11 @@ class Loaded:
             return True
         reach = self.reach()
         return reach is None or reach > study.adaptive.within
+
+    @property
+    def remarks(self) -> str:
+        """Remarks about the verification and about stops."""
+        return "; ".join(filter(None, (self.note, stops(self.slices))))
 
     @property
     def repetitions(self) -> int:

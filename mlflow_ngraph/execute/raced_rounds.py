@@ -289,7 +289,7 @@ class RacedRounds(Rounds):
         runner, batch = starter.runner, starter.batch
         result = self._judge(loaded) if loaded.durations else _without_rounds(loaded)
         if result.verdict is Verdict.OK:
-            result = replace(result, reason="; ".join(filter(None, (reason, loaded.note))))
+            result = replace(result, reason="; ".join(filter(None, (reason, loaded.remarks))))
         if result.verdict is Verdict.PARITY_FAILED:
             runner.evict(batch, result.reason)
         self._cells.close(runner.lane, batch, result, loaded.warm_up)

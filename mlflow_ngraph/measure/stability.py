@@ -1,4 +1,4 @@
-"""Checks of a cell for disturbances: foreign load, swapping, throttling, drift and scatter.
+"""Checks of a cell for disturbances: stops, foreign load, swapping, throttling, drift and scatter.
 
 Each uses the readings of the cell's slices. Missing readings count as quiet.
 """
@@ -15,6 +15,7 @@ from scipy import stats
 
 from mlflow_ngraph.devices.processors import throttled
 from mlflow_ngraph.measure.cpu_shares import Window, foreign
+from mlflow_ngraph.measure.stops import AGAIN
 
 SIGMA_PER_MAD = 1.4826
 """Standard deviation of a normal distribution in units of its median absolute deviation."""
@@ -26,7 +27,7 @@ SWAPPED_MB = 1.0
 """Swapping without a noticeable delay."""
 THROTTLED_SHARE = 0.01
 """Share of the time, and of the periods of a quota, below which a median does not move."""
-AGAIN = "then measure again with --resume"
+RESUME = "then measure again with --resume"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class SliceFacts:
     """Counter changes; see `mlflow_ngraph.devices.sensors`."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Sensor values at the end."""
+    stopped_s: Sequence[float] = ()
+    """How long the process stood still in the attempts at the slice; see `mlflow_ngraph.measure.stops`."""
 
     @classmethod
     def of(cls, taken: Mapping[str, Any]) -> SliceFacts:
@@ -53,7 +56,7 @@ class SliceFacts:
         """Readings during work of ``wall_s``, as far as there are any."""
         machine = taken.get("machine", {})
         seen = (machine.get("counted", {}), machine.get("values", {}))
-        return cls(median_s, taken["wall_s"], Window.of(machine), *seen)
+        return cls(median_s, taken["wall_s"], Window.of(machine), *seen, taken.get("stopped_s", ()))
 
 
 def problem(
@@ -85,6 +88,7 @@ def problem(
         Largest rise of the temperature since the first slice.
     """
     reasons = (
+        _stopped(slices),
         _swapping(slices),
         _throttling(slices),
         _quota(slices),
@@ -97,21 +101,36 @@ def problem(
     return next((reason for reason in reasons if reason is not None), None)
 
 
+def stops(slices: Sequence[SliceFacts]) -> str:
+    """Name the stops in attempts that do not count; empty without one."""
+    stopped = [seconds for part in slices for seconds in part.stopped_s]
+    if not stopped:
+        return ""
+    times = f"{len(stopped)} times, at most for" if len(stopped) > 1 else "for"
+    return f"its process stood still {times} {max(stopped):.2g} s, and what it measured then does not count"
+
+
+def _stopped(slices: Sequence[SliceFacts]) -> str | None:
+    if all(len(part.stopped_s) < AGAIN for part in slices):
+        return None
+    return f"its process stood still in each of {AGAIN} attempts at a slice; leave it running, {RESUME}"
+
+
 def _swapping(slices: Sequence[SliceFacts]) -> str | None:
     swapped = _counted(slices, "swapped_mb")
     if swapped <= SWAPPED_MB:
         return None
-    return f"the machine swapped {swapped:.0f} MB meanwhile; free memory or switch swap off, {AGAIN}"
+    return f"the machine swapped {swapped:.0f} MB meanwhile; free memory or switch swap off, {RESUME}"
 
 
 def _throttling(slices: Sequence[SliceFacts]) -> str | None:
     events = _counted(slices, "throttled")
     if events > 0:
-        return f"processors were slowed down for heat {events:.0f} times meanwhile; cool the machine, {AGAIN}"
+        return f"processors were slowed down for heat {events:.0f} times meanwhile; cool the machine, {RESUME}"
     held_s, seconds = _counted(slices, "gpu_throttled_s"), sum(window.seconds for window in _windows(slices))
     if seconds and held_s > THROTTLED_SHARE * seconds:
         share = 100 * held_s / seconds
-        return f"the GPU was slowed down for heat in {share:.0f} % of the time; cool the machine, {AGAIN}"
+        return f"the GPU was slowed down for heat in {share:.0f} % of the time; cool the machine, {RESUME}"
     return None
 
 
@@ -120,7 +139,7 @@ def _quota(slices: Sequence[SliceFacts]) -> str | None:
     if times <= THROTTLED_SHARE * periods:
         return None
     quota = slices[-1].values["quota_processors"]
-    return f"{throttled(times, periods, quota)}; raise it, or give the study fewer threads, {AGAIN}"
+    return f"{throttled(times, periods, quota)}; raise it, or give the study fewer threads, {RESUME}"
 
 
 def _foreign(slices: Sequence[SliceFacts], processors: int, most: float) -> str | None:
@@ -130,9 +149,9 @@ def _foreign(slices: Sequence[SliceFacts], processors: int, most: float) -> str 
     if others.stolen > 0.5:
         return (
             f"others used at least {100 * others.certain:.0f} % of the machine meanwhile, and {100 * others.stolen:.0f} % of "
-            f"that was stolen by other virtual machines of its host; choose a quieter time or a host of your own, {AGAIN}"
+            f"that was stolen by other virtual machines of its host; choose a quieter time or a host of your own, {RESUME}"
         )
-    return f"other processes used at least {100 * others.certain:.0f} % of the machine meanwhile; stop them, {AGAIN}"
+    return f"other processes used at least {100 * others.certain:.0f} % of the machine meanwhile; stop them, {RESUME}"
 
 
 def _clocks(slices: Sequence[SliceFacts], most: float) -> str | None:
@@ -142,7 +161,7 @@ def _clocks(slices: Sequence[SliceFacts], most: float) -> str | None:
     clocks = _of_engine(slices, "clock_mhz")
     return (
         f"the clock went between {min(clocks):.0f} and {max(clocks):.0f} MHz ({100 * change:.0f} %); "
-        f"fix it (mlflow-ngraph doctor says how), {AGAIN}"
+        f"fix it (mlflow-ngraph doctor says how), {RESUME}"
     )
 
 
@@ -151,7 +170,7 @@ def _temperature(slices: Sequence[SliceFacts], most: float) -> str | None:
     rise = max(temperatures) - temperatures[0] if temperatures else 0.0
     if rise <= most:
         return None
-    return f"the temperature rose by {rise:.0f} °C to {max(temperatures):.0f} °C; cool the machine or lengthen warmup.max_seconds, {AGAIN}"
+    return f"the temperature rose by {rise:.0f} °C to {max(temperatures):.0f} °C; cool the machine or lengthen warmup.max_seconds, {RESUME}"
 
 
 def _drift(slices: Sequence[SliceFacts], most: float) -> str | None:
@@ -160,7 +179,7 @@ def _drift(slices: Sequence[SliceFacts], most: float) -> str | None:
         return None
     way = "slower" if change > 0 else "faster"
     return (
-        f"it became {100 * abs(change):.0f} % {way} from its first slice to its last; let the machine settle, {AGAIN}"
+        f"it became {100 * abs(change):.0f} % {way} from its first slice to its last; let the machine settle, {RESUME}"
     )
 
 
@@ -168,7 +187,7 @@ def _scatter(slices: Sequence[SliceFacts], most: float) -> str | None:
     spread = slice_spread(slices)
     if spread is None or spread <= most:
         return None
-    return f"the medians of its slices scatter by {100 * spread:.0f} %; quiet the machine, {AGAIN}"
+    return f"the medians of its slices scatter by {100 * spread:.0f} %; quiet the machine, {RESUME}"
 
 
 def slice_spread(slices: Sequence[SliceFacts]) -> float | None:
