@@ -207,9 +207,7 @@ class Rounds:
             late = self._time.limited and loaded.timed_s < study.limits.cell_seconds
             limit = "time of the study" if late else f"{study.limits.cell_seconds:g} s that a cell may take"
             reached = f"{loaded.repetitions} of {study.repetitions} repetitions within the {limit}"
-        return CellResult(
-            Verdict.OK, "; ".join(filter(None, (reached, loaded.remarks))), noise
-        )
+        return CellResult(Verdict.OK, "; ".join(filter(None, (reached, loaded.remarks))), noise)
 
     def _attempt(self, runner: LaneRunner, batch: int, step: Callable[[], object]) -> bool:
         """Run a step of a cell; return False after a failure, which becomes the cell's verdict."""

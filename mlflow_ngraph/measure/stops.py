@@ -6,10 +6,10 @@ for a processor; see ``schedstat`` in proc(5). Where no thread did either, the p
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter_ns
 
 SHORTEST_S = 0.5
 """Shortest stop: sleeping threads of a busy machine are late by less."""
@@ -28,7 +28,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._threads = _busy_ns()
-        self._at_ns = time.perf_counter_ns()
+        self._at_ns = perf_counter_ns()
 
     def stopped_s(self, durations_ns: Sequence[int], call_s: float, *, accelerated: bool) -> float:
         """Seconds that the process stood still within one repetition; 0 without a stop, or without the kernel's counts.
@@ -43,7 +43,7 @@ class Watch:
             An accelerator computes, so that sleeping threads are usual.
         """
         call_s = call_s or min(durations_ns) / 1e9
-        watched_ns, longest_s = time.perf_counter_ns() - self._at_ns, max(durations_ns) / 1e9
+        watched_ns, longest_s = perf_counter_ns() - self._at_ns, max(durations_ns) / 1e9
         grown = [spent - self._threads.get(thread, 0) for thread, spent in _busy_ns().items()]
         if not grown or (accelerated and longest_s < OF_AN_ACCELERATOR * call_s):
             return 0.0

@@ -62,7 +62,7 @@ def answer(command: dict[str, Any], **lies: Any) -> dict[str, Any]:
     said = io.StringIO()
     parent = Parent(io.StringIO(), said)
     worker = Worker(parent.stage)
-    worker._sensors, worker._running = Lying(**lies), Running(None, Invocation(), call_s=20e-6)
+    worker._sensors, worker._running = Lying(**lies), Running(None, Invocation(), call_s=20e-6, accelerated=False)
     parent.answer(command, worker.commands)
     found: dict[str, Any] = json.loads(said.getvalue().splitlines()[-1])
     return found
