@@ -21,12 +21,12 @@ class Warden:
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._groups: dict[int, Path] = {}
+        self._groups: dict[int, Path | None] = {}
         self._halted: Sequence[int] = ()
         self._start()
 
-    def add(self, group: int, temporary: Path) -> None:
-        """List a process group and the folder of its temporary files."""
+    def add(self, group: int, temporary: Path | None = None) -> None:
+        """List a process group and the folder of its temporary files, if it has one of its own."""
         self._groups[group] = temporary
         self._write(_listed(group, temporary))
 
@@ -70,5 +70,5 @@ class Warden:
         return f"~{' '.join(map(str, self._halted))}\n"
 
 
-def _listed(group: int, temporary: Path) -> str:
-    return f"+{group} {json.dumps(str(temporary))}\n"
+def _listed(group: int, temporary: Path | None) -> str:
+    return f"+{group} {json.dumps(None if temporary is None else str(temporary))}\n"
