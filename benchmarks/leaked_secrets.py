@@ -128,12 +128,14 @@ class _Hunt:
         names = ("printing", "unexportable", "failing")
         study = {
             "workloads": [{"ref": f"torch:support.telltale:{name}", "options": options} for name in names],
-            **{"compilers": ["identity", "onnxruntime", "torchscript"], "batch_sizes": [1], "repetitions": 4},
-            **{"slice_repetitions": 2, "threads": 1, "warmup": {"window": 2, "max_seconds": 0.1}},
-            **{
-                "limits": {"reload_seconds": 0},
-                "stability": {"max_foreign_cpu_percent": 10000, "max_spread": 1e9, "max_drift": 1e9},
-            },
+            "compilers": ["identity", "onnxruntime", "torchscript"],
+            "batch_sizes": [1],
+            "repetitions": 4,
+            "slice_repetitions": 2,
+            "threads": 1,
+            "warmup": {"window": 2, "max_seconds": 0.1},
+            "limits": {"reload_seconds": 0},
+            "stability": {"max_foreign_cpu_percent": 10000, "max_spread": 1e9, "max_drift": 1e9},
         }
         (self.user / "secrets.yaml").write_text(yaml.safe_dump(study))
 

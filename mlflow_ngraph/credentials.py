@@ -49,8 +49,10 @@ def is_name(name: str) -> bool:
 
 
 def is_value(value: str) -> bool:
-    """True if a text has the form of a credential, or is an address with a login."""
-    return bool(_FORM.search(value)) or any(shown(part) != part for part in _addresses(value))
+    """True if there is something in a text that has the form of a credential, or an address with a login."""
+    return bool(_FORM.search(value) or _INTRODUCED.search(value)) or any(
+        shown(part) != part for part in _addresses(value)
+    )
 
 
 def found(content: Mapping[str, Any], place: str = "") -> Iterator[str]:
