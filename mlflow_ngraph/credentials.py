@@ -69,6 +69,11 @@ def opens(name: str, value: str) -> bool:
     return name not in _named and (bool(_SERVICE.search(name)) or is_name(name) or is_value(value))
 
 
+def clean_environment() -> dict[str, str]:
+    """The environment of this process without credentials, for a child that needs none."""
+    return {name: value for name, value in os.environ.items() if not opens(name, value)}
+
+
 def hidden(text: str, *words: str) -> str:
     """Remove credentials: logins of addresses, values of secret variables, and what has the form of a credential.
 

@@ -55,9 +55,8 @@ def of_threads(
     logins : bool
         Keep credentials and the address of the tracking server, to fetch models.
     """
-    env = {key: value for key, value in os.environ.items() if key in _KEPT or not key.startswith(STRAY_PREFIXES)}
-    if not logins:
-        env = {key: value for key, value in env.items() if not credentials.opens(key, value)}
+    given = os.environ if logins else credentials.clean_environment()
+    env = {key: value for key, value in given.items() if key in _KEPT or not key.startswith(STRAY_PREFIXES)}
     if threads is not None:
         env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if patient:

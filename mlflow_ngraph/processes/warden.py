@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from mlflow_ngraph import credentials
+
 
 @dataclass
 class Warden:
@@ -55,7 +57,11 @@ class Warden:
         script = Path(__file__).with_name("warden_child.py")
         # Unbuffered: a line that a dead warden did not take must not be written again on close.
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+            [sys.executable, "-I", "-S", str(script)],
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            env=credentials.clean_environment(),
+            start_new_session=True,
         )
 
     def _write(self, line: str) -> None:
