@@ -152,7 +152,6 @@ class _Hunt:
                 ("results", verb, "printing/onnxruntime/b1", "--experiment", "secrets")
                 for verb in ("history", "explain")
             ),
-            ("results", "variance", study, "--experiment", "secrets"),
             ("results", "report", "--experiment", "secrets", "--output", f"{written}/report"),
             ("engine", "list", "--experiment", "secrets"),
             (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_nothing_that_is_recorded_has_a_secret(
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "telling_models.py").write_text(CODE)
-    monkeypatch.setenv("PYTHONPATH", str(modules))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")])))
     monkeypatch.setenv("STORE", "zqS-keyword")
     monkeypatch.setenv("HF_TOKEN", "zqS-token")
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "https://anna:zqS-login@index.lab")
