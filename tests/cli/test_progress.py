@@ -189,7 +189,7 @@ def test_plain_lines_off_a_terminal(state: State) -> None:
 
 def test_control_characters_of_a_reason_never_reach_the_terminal(state: State) -> None:
     said = "[2Jcleared\x1b[2J \x1b]0;title\x07"
-    events = [
+    events: list[dict[str, object]] = [
         {"event": "cache_problem", "reason": said},
         {"event": "journal_busy", "reason": said},
         cell("a", 1, "failed", said),
@@ -199,7 +199,7 @@ def test_control_characters_of_a_reason_never_reach_the_terminal(state: State) -
         console = output.console(file=stream, force_terminal=terminal, width=200, color_system=None)
         with Progress(state, console) as progress:
             for event in events:
-                progress.on_event(dict(event))
+                progress.on_event(event)
         assert "cleared" in stream.getvalue()
         assert "\x1b[2J" not in stream.getvalue()
         assert "\x1b]0;" not in stream.getvalue()

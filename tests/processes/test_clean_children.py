@@ -120,7 +120,7 @@ def test_a_child_has_no_credential_and_runs_no_file_that_lies_about(
 ) -> None:
     started: list[dict[str, str]] = []
 
-    class Watched(subprocess.Popen):  # type: ignore[type-arg]
+    class Watched(subprocess.Popen[Any]):
         def __init__(self, args: list[str], **options: Any) -> None:
             started.append(dict(os.environ if options.get("env") is None else options["env"]))
             super().__init__(args, **options)

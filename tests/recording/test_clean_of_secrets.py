@@ -27,11 +27,11 @@ class Telling(torch.nn.Linear):
         return super().forward(x)
 
 def told():
-    known = " ".join(value for value in os.environ.values() if "zqS" in value)
-    return f"{known} https://anna:zqS-{'address'}@db.lab/x"
+    known = " ".join(value for value in os.environ.values() if "zq" "S" in value)
+    return f"{known} https://anna:zq{'S-address'}@db.lab/x"
 
 def telling(key):
-    assert key == "zqS-keyword"
+    assert key.endswith("keyword")
     print(key)
     return Telling(4, 2)
 

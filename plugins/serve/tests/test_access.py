@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from mlflow.server.security_utils import is_allowed_host_header
 
@@ -61,7 +62,7 @@ def test_names_are_those_of_the_machine_and_those_that_are_given() -> None:
 def test_addresses_are_those_that_it_listens_at(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = [(socket.AF_INET, "10.1.2.3"), (socket.AF_INET6, "fe80::1%eth0"), (socket.AF_PACKET, "02:42:ac:11")]
     entries = [SimpleNamespace(family=family, address=address) for family, address in addresses]
-    monkeypatch.setattr(access.psutil, "net_if_addrs", lambda: {"eth0": entries})
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": entries})
     for everywhere in ("0.0.0.0", "::"):
         assert answered(everywhere)("10.1.2.3:5000")
         assert answered(everywhere)("[fe80::1]:5000")

@@ -122,7 +122,7 @@ def _own_postgres(directory: Path, warden: Warden) -> Iterator[str]:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise NGraphError(f"PostgreSQL does not start in {directory}: {reason}; see {directory / 'log'}") from error
     # Not removed: the library lets it run on for a user of it that was killed, and the warden ends it then.
-    warden.add(os.getpgid(server.get_pid()))
+    warden.add(os.getpgid(server.get_postmaster_info().pid))
     try:
         if _DATABASE not in server.psql("SELECT datname FROM pg_database;").split():
             server.psql(f"CREATE DATABASE {_DATABASE};")
