@@ -7,7 +7,8 @@ one way is not shown at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from urllib.parse import quote, unquote, unquote_plus
 
 HIDDEN = "…"
@@ -19,13 +20,13 @@ _FILE = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?:[/.~]|[A-Za-z]:\\)")
 """Prefix of an address without a login."""
 _ON_DISK = ("sqlite", "file")
 """Schemes whose addresses have no host where their path begins at once."""
-_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://\S+")
 _AFTER = ".,;:!?)]}>'\"…"
 """Punctuation after an address in a sentence."""
 _QUERY = re.compile(r"(?<=url: )(/[^\s?]*)\?\S*")
 """Form in which libraries quote the path of an address."""
-_SHORTEST = 3
-"""Characters of a secret that is looked for in a text; a shorter one would be found in any text."""
+_SHORTEST, _LONG = 3, 8
+"""Characters of a secret that is looked for in a text, and of one that is looked for within words, too."""
 
 
 def shown(address: str) -> str:
@@ -45,16 +46,17 @@ def shown(address: str) -> str:
     return f"{scheme}://{host}{re.split('[?#]', tail, maxsplit=1)[0]}"
 
 
-def redacted(text: str, *addresses: str) -> str:
-    """Remove the secrets of all addresses in a text."""
+def redacted(text: str, *addresses: str, secrets: Iterable[str] = ()) -> str:
+    """Remove the secrets of all addresses in a text, and other secrets."""
     for address in sorted(addresses, key=len, reverse=True):
         for form in (address, address.rstrip("/")):
             if "://" in form:
                 text = text.replace(form, shown(form))
-    secrets = {secret for address in addresses for secret in _secrets(address)}
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _SHORTEST:
-            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)" if secret.isalnum() else re.escape(secret), HIDDEN, text)
+    known = {spelt for part in (*secrets, *chain(*map(_secrets, addresses))) for spelt in _spellings(part)}
+    for secret in sorted(known, key=len, reverse=True):
+        if len(secret) >= _SHORTEST and secret in text:
+            whole = secret.isalnum() and len(secret) < _LONG
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)" if whole else re.escape(secret), HIDDEN, text)
     return _QUERY.sub(r"\1", _IN_TEXT.sub(_shown_in_text, text))
 
 
@@ -75,16 +77,18 @@ def _shown_in_text(match: re.Match[str]) -> str:
 
 
 def _secrets(address: str) -> Iterator[str]:
-    """User, password and query in every reading of an address, in the spellings of libraries."""
+    """User, password and query in every reading of an address."""
     scheme, there, rest = address.partition("://")
     if not there:
         return
-    parts: list[str] = []
     if "@" in rest and not _is_on_disk(scheme, rest):
         login = rest.rpartition("@")[0]
-        parts += [login, *login.split(":", 1), *re.split("[@/?#:]", login)]
+        yield from (login, *login.split(":", 1), *re.split("[@/?#:]", login))
     query = rest.partition("?")[2]
     if query:
-        parts += [query, *(pair.partition("=")[2] for pair in query.split("&"))]
-    for part in parts:
-        yield from (part, unquote(part), unquote_plus(part), quote(part, safe=""), repr(part)[1:-1])
+        yield from (query, *(pair.partition("=")[2] for pair in query.split("&")))
+
+
+def _spellings(secret: str) -> tuple[str, ...]:
+    """Spellings of a secret by libraries."""
+    return secret, unquote(secret), unquote_plus(secret), quote(secret, safe=""), repr(secret)[1:-1]

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 4 << 20
 """No file that a person writes is larger."""
+_YAML = "tag:yaml.org,2002:"
+_SURPRISE = re.compile(r"[-+]?(0[\d_]|[^:]*:)")
+"""Numbers that YAML 1.1 reads to the base of 8 or 60."""
 _MOST_VALUES = 300_000
 """Values of a document, each as often as an alias repeats it."""
 
@@ -38,19 +43,34 @@ def content(path: Path, most: int = MAX_BYTES) -> bytes:
 
 
 def from_yaml(path: Path) -> Any:
-    """Parse a YAML file into values that JSON has too, because they are stored as JSON.
+    """Parse a YAML file. Raises `OSError` as `content`, and `ValueError` as `yaml_value`."""
+    try:
+        text = content(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(str(error)) from None
+    return yaml_value(text)
 
-    Raises `OSError` as `content`, and `ValueError` with a reason of one line: no YAML, too many values by aliases, a
-    key that is no text, or a value that JSON does not have, such as a date.
+
+def yaml_value(text: str) -> Any:
+    """Parse YAML into values that JSON has too, because they are stored as JSON.
+
+    Raises `ValueError` with a reason of one line: no YAML, too many values by aliases, or with its place a key that is no
+    text or a duplicate, or a value that JSON does not have or that is not what it looks like.
     """
     import yaml
 
     try:
-        document = yaml.safe_load(content(path).decode("utf-8"))
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        for node in _nodes(root, set()):
+            if wrong := _misread(node, loader.construct_object):
+                mark = node.start_mark
+                raise ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {wrong}")
+        document = loader.construct_document(root)
         if _values(document, {}) > _MOST_VALUES:
             raise ValueError(f"its aliases unfold to more than {_MOST_VALUES} values")
-        if strange := next(_strange(document), ""):
-            raise ValueError(f"{strange}: if it is a text, write it in quotes")
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -86,19 +106,36 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _strange(value: Any) -> Iterator[str]:
-    """Name the first value that YAML has and JSON does not."""
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                yield f"the key {str(key)[:40]} is read as {type(key).__name__}"
-        for part in value.values():
-            yield from _strange(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _strange(part)
-    elif not isinstance(value, str | int | float | None):
-        yield f"{str(value)[:40]} is read as {type(value).__name__}"
+def _nodes(node: Any, known: set[int]) -> Iterator[Any]:
+    """The nodes of a YAML document, each once, and a mapping after its keys."""
+    if id(node) not in known:
+        known.add(id(node))
+        for part in node.value if isinstance(node.value, list) else ():
+            for inner in part if isinstance(part, tuple) else (part,):
+                yield from _nodes(inner, known)
+        yield node
+
+
+def _misread(node: Any, read: Callable[[Any], Any]) -> str:
+    """Say what a reader of YAML takes for something else than a person does; empty if nothing."""
+    kind, text = node.tag.removeprefix(_YAML), node.value[:40] if isinstance(node.value, str) else "it"
+    if kind == "bool" and text.lower() not in ("true", "false"):
+        node.tag = f"{_YAML}str"  # as in YAML 1.2: on, off, yes and no are words
+    elif kind in ("int", "float"):
+        value = read(node)
+        if not math.isfinite(value):
+            return f"{text} is no finite number"
+        if _SURPRISE.match(text):
+            return f"{text} is read as {value}: write that, or quotes around a text"
+    elif kind == "map":
+        keys = [(key.tag.removeprefix(_YAML), str(key.value)[:40]) for key, _ in node.value]
+        if other := next((key for key in keys if key[0] not in ("str", "merge")), None):
+            return f"the key {other[1]} is read as {other[0]}: if it is a text, write it in quotes"
+        if len(set(keys)) < len(keys):
+            return f"the key {max(keys, key=keys.count)[1]!r} stands in it twice"
+    elif kind not in ("str", "bool", "null", "seq", "merge"):
+        return f"{text} is read as {kind}: if it is a text, write it in quotes"
+    return ""
 
 
 def _values(value: Any, known: dict[int, int]) -> int:

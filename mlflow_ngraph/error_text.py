@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from mlflow_ngraph.credentials import hidden
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.torchvision_hook import FITTING
 
@@ -100,15 +101,15 @@ _MACHINERY = ("torch", "torchvision", "sympy", "numpy", "mlflow_ngraph")
 
 
 def one_line(error: BaseException) -> str:
-    """Format the root cause of an error in at most `LONGEST` characters, without text that is not about the model.
+    """Format the root cause of an error in at most `LONGEST` characters, without credentials and text that is not about the model.
 
     The operator comes first, where an exception in the chain names it, then the exception's type, where that says
     anything. The line of the model's own code comes last. Errors of this package are shown unchanged.
     """
     if isinstance(error, NGraphError):
-        return str(error)
+        return hidden(str(error))
     if isinstance(error, SystemExit | KeyboardInterrupt):
-        return _ended(error)
+        return hidden(_ended(error))
     links = causes(error)
     last = links[-1]
     text = _shortened(str(last).strip(), _LONGEST_MESSAGE)
@@ -124,7 +125,7 @@ def one_line(error: BaseException) -> str:
     if about and about not in text:
         text = _trimmed(f"{about}: {text}")
     place = next((line for link in reversed(links) if (line := _quoted(str(link)) or _raised(link))), "")
-    return f"{_shortened(text, LONGEST - len(place))}{place}"
+    return hidden(f"{_shortened(text, LONGEST - len(place))}{place}")
 
 
 def _ended(error: SystemExit | KeyboardInterrupt) -> str:

@@ -94,9 +94,10 @@ def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
 def problem(parity: Parity, precision: str) -> str | None:
     """Reason why ``parity`` is not good enough for ``precision``, or None."""
     tolerance = TOLERANCES[precision]
-    # Written so that NaN fails every comparison.
     if parity.integers != 1.0:
         return f"{100 * (1 - parity.integers):.3g} % of the integer outputs differ"
+    if math.isnan(parity.cosine):
+        return "an output is infinite or NaN on one side alone"
     if not parity.cosine >= tolerance.cosine:
         return f"cosine similarity {parity.cosine:.10f} is below {tolerance.cosine} for {precision}"
     if not parity.max_rel <= tolerance.max_rel:

@@ -236,12 +236,6 @@ class Study(Section):
                 raise ValueError(str(UnknownNameError("bound", name, BOUNDS)))
         return value
 
-    @field_validator("cache", mode="before")
-    @classmethod
-    def _yaml_off(cls, value: Any) -> Any:
-        # YAML reads a bare `off` as false.
-        return "off" if value is False else value
-
     @field_validator("threads", mode="before")
     @classmethod
     def _thread_count(cls, value: Any) -> Any:

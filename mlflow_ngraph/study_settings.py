@@ -24,7 +24,7 @@ _MOST_DIGITS = 20
 class Section(BaseModel):
     """A mapping of a study with declared keys only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class WarmUp(Section):

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mlflow_ngraph import credentials
+
 FITTING = (
     "install the one that fits, for a CPU build: pip install --force-reinstall --no-deps torchvision --index-url "
     "https://download.pytorch.org/whl/cpu"
@@ -109,7 +111,10 @@ def problem() -> str:
     try:
         # Not in the current directory, whose files would be imported in place of installed modules.
         place = sysconfig.get_path("purelib")
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, cwd=place)
+        env = credentials.clean_environment()
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, cwd=place, env=env
+        )
     except subprocess.TimeoutExpired:
         return f"importing it takes more than {_TIMEOUT_S} s"
     last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mlflow_ngraph.engines import trust
-from mlflow_ngraph.errors import NGraphError
-from mlflow_ngraph.study import load
+from mlflow_ngraph.errors import NGraphError, StudyError
+from mlflow_ngraph.study import Study, load
 from mlflow_ngraph_fleet import description
 
 READERS = (lambda path: load(str(path)), description.load, lambda path: trust.load(str(path)))
@@ -59,3 +59,49 @@ def test_what_is_refused_is_not_repeated_at_length(text: str, tmp_path: Path) ->
     with pytest.raises(NGraphError) as error:
         load(str(path))
     assert len(str(error.value)) < 1500
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("seed: 010", "line 4, column 7: 010 is read as 8: write that, or quotes around a text"),
+        ("within: 1:30", "line 4, column 9: 1:30 is read as 90: write that, or quotes around a text"),
+        ("repetitions: 1:30.5", "line 4, column 14: 1:30.5 is read as 90.5: write that, or quotes around a text"),
+        ("limits: {cell_seconds: .inf}", "line 4, column 24: .inf is no finite number"),
+        ("limits: {cell_seconds: -1.0e+999}", "line 4, column 24: -1.0e+999 is no finite number"),
+        ("limits: {cell_seconds: .nan}", "line 4, column 24: .nan is no finite number"),
+        ("batch_sizes: [2]", "line 1, column 1: the key 'batch_sizes' stands in it twice"),
+        (
+            "limits:\n  cell_seconds: 1\n  'cell_seconds': 2",
+            "line 5, column 3: the key 'cell_seconds' stands in it twice",
+        ),
+        ("name: 2026-01-01", "line 4, column 7: 2026-01-01 is read as timestamp: if it is a text, write it in quotes"),
+        ("metrics: {1: x}", "line 4, column 10: the key 1 is read as int: if it is a text, write it in quotes"),
+        ("name: !!python/name:os.system x", "line 4, column 7: x is read as python/name:os.system: if it is a text"),
+        ("name: [", "line 5, column 1"),
+    ],
+)
+def test_what_is_not_what_it_looks_like_is_told_with_its_place(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(f"batch_sizes: [1]\nworkloads: ['block:mha']\ncompilers: [identity]\n{line}\n")
+    with pytest.raises(NGraphError) as error:
+        load(str(path))
+    assert said in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_words_are_words_as_in_newer_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "base: &base {pretrained: yes}\ncache: off\nname: 'on'\ninit: {<<: *base, seed: 0}\n"
+        "batch_sizes: [1]\nworkloads: ['block:mha']\ncompilers: [identity]\nseed: 0\n".partition("\n")[2].replace(
+            "{<<: *base, seed: 0}", "&base {pretrained: yes, calibrate: no}"
+        )
+    )
+    study = load(str(path))
+    assert (study.cache, study.name, study.init.pretrained, study.init.calibrate) == ("off", "on", True, False)
+
+
+def test_infinities_are_refused_from_python_too() -> None:
+    with pytest.raises(StudyError, match="cell_seconds: expected a finite number"):
+        Study(workloads=["block:mha"], compilers=["identity"], batch_sizes=[1], limits={"cell_seconds": float("inf")})

@@ -210,8 +210,8 @@ def test_a_workload_is_one_line():
     ("value", "said"),
     [
         ("{dtype: int, 64}", "the key 64 is read as int"),
-        ("2026-01-01", "2026-01-01 is read as date"),
-        ("!!binary aGVsbG8=", "is read as bytes"),
+        ("2026-01-01", "2026-01-01 is read as timestamp"),
+        ("!!binary aGVsbG8=", "is read as binary"),
         ("!!set {a, b}", "is read as set"),
     ],
 )

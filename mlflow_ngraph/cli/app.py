@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 import traceback
@@ -12,7 +11,7 @@ from contextlib import suppress
 
 import click
 
-from mlflow_ngraph.addresses import redacted
+from mlflow_ngraph import credentials
 from mlflow_ngraph.cli import streams
 from mlflow_ngraph.cli.lazy import LazyGroup, Verbs
 from mlflow_ngraph.errors import NGraphError
@@ -136,11 +135,12 @@ def _told(error: BaseException, given: Sequence[str]) -> int:
     message, code = _explain(error)
     with suppress(OSError):  # there may be nobody left to tell
         if "--debug" in given[: _position_of_verb(given)]:
-            click.echo(_hidden("".join(traceback.format_exception(error)), given), err=True, nl=False)
+            trace = "".join(traceback.format_exception(error)).splitlines()
+            click.echo("\n".join(harmless(credentials.hidden(line, *given)) for line in trace), err=True)
             return code
         # Nobody colours what is piped on; click sees to that.
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(harmless(_hidden(" ".join(message.split()), given)), err=True)
+        click.echo(harmless(credentials.hidden(" ".join(message.split()), *given)), err=True)
     if isinstance(error, OSError):
         streams.silence(sys.stdout)
     return code
@@ -177,13 +177,6 @@ def _advice(error: OSError) -> str:
         errno.EACCES: "choose another place with --home or NGRAPH_HOME",
     }
     return f"; {known[error.errno]}" if error.errno in known else "; --debug shows where"
-
-
-def _hidden(text: str, given: Sequence[str]) -> str:
-    """A text without the logins of the servers that this process was told of."""
-    named = (os.environ.get("MLFLOW_TRACKING_URI", ""), os.environ.get("MLFLOW_REGISTRY_URI", ""))
-    words = (part for word in given for item in word.split(",") for part in (item, word, word.partition("=")[2]))
-    return redacted(text, *(word for word in (*named, *words) if "://" in word))
 
 
 def _position_of_verb(arguments: Sequence[str]) -> int:

@@ -21,7 +21,7 @@ from rich.text import Text
 from mlflow_ngraph.cli.output import WIDTH, broken
 from mlflow_ngraph.execute import expected_time
 from mlflow_ngraph.execute.plan import StudyPlan
-from mlflow_ngraph.text import duration
+from mlflow_ngraph.text import duration, harmless
 
 L = TypeVar("L", bound="LiveArea")
 
@@ -367,5 +367,5 @@ class Progress(LiveArea):
         )
         area = Table.grid()
         area.add_row(bar)
-        area.add_row(Text(state.activity, style="cyan", overflow="ellipsis", no_wrap=True))
+        area.add_row(Text(harmless(state.activity), style="cyan", overflow="ellipsis", no_wrap=True))
         return area

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-import yaml
-
+from mlflow_ngraph import documents
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.compilers.registry import COMPILERS
@@ -137,7 +136,7 @@ def _compiler(text: str) -> str | dict[str, Any]:
 def _scalar(text: str) -> Any:
     """The value that ``text`` would have in a study file, or the text itself if that is no single value."""
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        value = documents.yaml_value(text)
+    except ValueError:
         return text
     return value if isinstance(value, (str, int, float, bool)) or value is None else text

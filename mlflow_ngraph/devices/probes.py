@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from mlflow_ngraph import credentials
+
 CPUINFO = Path("/proc/cpuinfo")
 _SYSFS_CPU = Path("/sys/devices/system/cpu")
 
@@ -252,6 +254,7 @@ def _read(path: Path) -> str:
 def _output(command: list[str]) -> str:
     """Standard output of a tool; empty when it is missing, fails or does not answer."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        env = credentials.clean_environment()
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, env=env).stdout
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from mlflow_ngraph import credentials
 from mlflow_ngraph.compilers.base import Compiler
 from mlflow_ngraph.compilers.registry import COMPILERS, create
 from mlflow_ngraph.devices import processors
@@ -172,7 +173,7 @@ def make(study: Study, profile: DeviceProfile, history: TimingHistory | None = N
         _distinct(lanes)
         workloads.append(WorkloadPlan(workload.ref, workload.label, workload.family, lanes, workload.known))
     workloads = _named(workloads)
-    notes = (*(() if study.build_for else profile.check()), *_purpose(study))
+    notes = (*(() if study.build_for else profile.check()), *_purpose(study), *_credentials(workloads))
     known = history or TimingHistory()
     return StudyPlan(study, profile.name, profile.accelerator, threads, tuple(workloads), notes, known)
 
@@ -189,6 +190,16 @@ def _purpose(study: Study) -> Iterator[str]:
         )
     else:
         yield f"decides by {study.objective}{kept}: a cell that certainly cannot be the best of its workload leaves"
+
+
+def _credentials(workloads: Sequence[WorkloadPlan]) -> Iterator[str]:
+    """Warnings about options that are published with the study."""
+    for workload in workloads:
+        if keys := ", ".join(credentials.found(workload.ref.options)):
+            yield (
+                f"{workload.label}: {keys}: options are stored and published with the study and its engines; for a credential "
+                "write {env: NAME}, which a function gets from the environment and nobody else"
+            )
 
 
 def _engine_bytes(workload: WorkloadPlan, lane: Lane) -> int:

@@ -22,10 +22,12 @@ from typing import IO, Any
 
 import psutil
 
+from mlflow_ngraph import credentials
 from mlflow_ngraph.errors import CellError, NGraphError
 from mlflow_ngraph.processes import disk_space, interruption, logs, memory_kills, starting
 from mlflow_ngraph.processes.time_budget import TIME_UP
 from mlflow_ngraph.processes.warden import Warden
+from mlflow_ngraph.text import harmless
 from mlflow_ngraph.verdicts import Verdict
 
 Message = dict[str, Any]
@@ -35,13 +37,13 @@ _LONGEST_LINE = 200
 
 
 class ChildFailure(CellError):  # noqa: N818 - the child fails, which is a finding and no fault of this program
-    """A command has no result; carries the verdict for its cells."""
+    """A command has no result; carries the verdict for its cells, without credentials."""
 
     def __init__(self, verdict: Verdict, reason: str, tail: str = "") -> None:
-        super().__init__(reason)
         self.verdict = verdict
-        self.reason = reason
-        self.tail = tail
+        self.reason = harmless(credentials.hidden(reason))
+        self.tail = credentials.hidden(tail)
+        super().__init__(self.reason)
 
     @property
     def last_line(self) -> str:
@@ -242,7 +244,7 @@ class Child:
             self._reap()
         self._stdout.close()
         self._temporary.cleanup()
-        logs.shorten(self._log)
+        logs.tidy(self._log)
         if self._warden is not None:
             self._warden.remove(self.pid)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
-from mlflow_ngraph import addresses
+from mlflow_ngraph import credentials
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -33,11 +32,6 @@ RECORDED = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")
 _KEPT = (*RECORDED, "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST")
 """The last ones name locations and compilation targets."""
 
-_LOGIN = re.compile(
-    r"^(MLFLOW_TRACKING|AWS|AZURE|GOOGLE|DATABRICKS)_|^SSH_AUTH_SOCK$|(^|_)TOKEN(_|$)|PASSW(OR)?D|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY"
-)
-"""Patterns of variables with credentials."""
-
 
 def recorded_variables() -> dict[str, str]:
     """Kept variables that may make one runtime faster or slower."""
@@ -61,9 +55,8 @@ def of_threads(
     logins : bool
         Keep credentials and the address of the tracking server, to fetch models.
     """
-    env = {key: value for key, value in os.environ.items() if key in _KEPT or not key.startswith(STRAY_PREFIXES)}
-    if not logins:
-        env = {key: value for key, value in env.items() if not _is_login(key, value)}
+    given = os.environ if logins else credentials.clean_environment()
+    env = {key: value for key, value in given.items() if key in _KEPT or not key.startswith(STRAY_PREFIXES)}
     if threads is not None:
         env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if patient:
@@ -75,10 +68,6 @@ def of_threads(
     env["PYTHONUNBUFFERED"] = "1"
     env["PYTHONHASHSEED"] = "0"
     return env
-
-
-def _is_login(name: str, value: str) -> bool:
-    return bool(_LOGIN.search(name.upper())) or ("://" in value and addresses.shown(value) != value)
 
 
 def of_scratch(scratch: Path) -> dict[str, str]:

@@ -1,10 +1,12 @@
-"""Logs of children: their last lines, and shortening of long ones."""
+"""Logs of children: their last lines, and what is removed when a child has ended."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from pathlib import Path
+
+from mlflow_ngraph import credentials
 
 MOST_BYTES = 4 << 20
 """A longer log is shortened when its child has ended. A model may print at every inference."""
@@ -22,18 +24,22 @@ def tail(log: Path) -> str:
     return ""
 
 
-def shorten(log: Path) -> None:
-    """Cut the middle out of a long log and say how much is gone.
+def tidy(log: Path) -> None:
+    """Cut the middle out of a long log and say how much is gone, and remove credentials.
 
     Unreadable or unwritable logs stay as they are: no figure depends on them.
     """
     with contextlib.suppress(OSError), log.open("r+b") as stream:
         size = stream.seek(0, os.SEEK_END)
-        if size <= MOST_BYTES:
-            return
-        stream.seek(size - _END_BYTES)
-        end = stream.read(_END_BYTES)
-        stream.seek(_HEAD_BYTES)
-        stream.write(b"\n[%d bytes were left out here]\n" % (size - _HEAD_BYTES - _END_BYTES))
-        stream.write(end)
-        stream.truncate()
+        head, end = (_HEAD_BYTES, _END_BYTES) if size > MOST_BYTES else (0, size)
+        stream.seek(0)
+        content = stream.read(head)
+        if head:
+            content += b"\n[%d bytes were left out here]\n" % (size - head - end)
+        stream.seek(size - end)
+        text = (content + stream.read(end)).decode(errors="surrogateescape")
+        clean = credentials.hidden(text)
+        if head or clean != text:
+            stream.seek(0)
+            stream.write(clean.encode(errors="surrogateescape"))
+            stream.truncate()

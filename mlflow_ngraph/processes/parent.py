@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, NoReturn
 
+from mlflow_ngraph.credentials import hidden
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, NGraphError
 from mlflow_ngraph.processes import disk_space, parent_death
@@ -89,7 +90,7 @@ class Parent:
 
 def described(error: BaseException) -> dict[str, Any]:
     """Verdict and reason of an exception, or that a disk is full, which is not the cell's fault."""
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = hidden(" ".join(str(error).split())) or type(error).__name__
     if disk_space.is_lacking(error):
         return {"disk_full": True}
     if isinstance(error, CellError):

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from mlflow_ngraph import credentials
+
 
 @dataclass
 class Warden:
@@ -21,12 +23,12 @@ class Warden:
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._groups: dict[int, Path] = {}
+        self._groups: dict[int, Path | None] = {}
         self._halted: Sequence[int] = ()
         self._start()
 
-    def add(self, group: int, temporary: Path) -> None:
-        """List a process group and the folder of its temporary files."""
+    def add(self, group: int, temporary: Path | None = None) -> None:
+        """List a process group and the folder of its temporary files, if it has one of its own."""
         self._groups[group] = temporary
         self._write(_listed(group, temporary))
 
@@ -55,7 +57,11 @@ class Warden:
         script = Path(__file__).with_name("warden_child.py")
         # Unbuffered: a line that a dead warden did not take must not be written again on close.
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script)], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+            [sys.executable, "-I", "-S", str(script)],
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            env=credentials.clean_environment(),
+            start_new_session=True,
         )
 
     def _write(self, line: str) -> None:
@@ -70,5 +76,5 @@ class Warden:
         return f"~{' '.join(map(str, self._halted))}\n"
 
 
-def _listed(group: int, temporary: Path) -> str:
-    return f"+{group} {json.dumps(str(temporary))}\n"
+def _listed(group: int, temporary: Path | None) -> str:
+    return f"+{group} {json.dumps(None if temporary is None else str(temporary))}\n"

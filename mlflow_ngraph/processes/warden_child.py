@@ -1,6 +1,6 @@
 """Ends the children of a killed parent. Run as a script; imports next to nothing.
 
-Reads ``+PGID "FOLDER"``, ``-PGID`` and ``~PID PID ...`` lines. At the end of input, with which the parent ended, it
+Reads ``+PGID "FOLDER"`` or ``+PGID null``, ``-PGID`` and ``~PID PID ...`` lines. At the end of input, with which the parent ended, it
 resumes the processes of the last ``~`` line, which the parent may have suspended, kills the listed process groups and
 deletes their folders. The parent cannot do this after a SIGKILL, and a child deep in a compiler does not notice.
 """
@@ -15,7 +15,7 @@ import sys
 
 def main() -> None:
     """Read the list until the parent is gone."""
-    groups: dict[int, str] = {}
+    groups: dict[int, str | None] = {}
     halted: list[int] = []
     for line in sys.stdin:
         if line[0] == "~":
@@ -32,7 +32,7 @@ def main() -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-    for folder in groups.values():
+    for folder in filter(None, groups.values()):
         shutil.rmtree(folder, ignore_errors=True)
 
 

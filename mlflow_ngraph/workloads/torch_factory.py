@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from mlflow_ngraph import credentials
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads import own_code
@@ -34,9 +36,15 @@ class TorchOptions(SampledOptions):
     inputs: Inputs = Field(min_length=1)
     """The inputs: a list, passed by position, or a mapping from name to input, passed by keyword."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the callable."""
+    """Keyword arguments of the callable; ``{env: NAME}`` stands for the value of a variable of the environment."""
     calibrate: bool = False
     """Replace the parameters as for the package's own random networks; only for a model without trained weights."""
+
+    @model_validator(mode="after")
+    def _variables_are_secret(self) -> TorchOptions:
+        for name in filter(None, map(_variable, self.kwargs.values())):
+            credentials.name_variable(name)
+        return self
 
 
 class TorchWorkload(SampledWorkload):
@@ -113,7 +121,7 @@ class TorchWorkload(SampledWorkload):
         from mlflow_ngraph.workloads import side_effects
         from mlflow_ngraph.workloads.unwrapping import unwrapped
 
-        factory, given = self._factory(), self._options.kwargs
+        factory, given = self._factory(), dict(self._keywords())
         with side_effects.side_effects_undone(), self._told(hint=lambda: _lacking(factory, given)):
             side_effects.restore(_SET_BY_IMPORT.get(self._module_name, side_effects.settings()))
             # One module for all would keep what it has seen for whoever has it next.
@@ -123,6 +131,13 @@ class TorchWorkload(SampledWorkload):
         if not isinstance(made, torch.nn.Module):
             raise WorkloadError(f"workload {self._name} returned {_returned(made)}")
         return unwrapped(made)
+
+    def _keywords(self) -> Iterator[tuple[str, Any]]:
+        for keyword, value in self._options.kwargs.items():
+            name = _variable(value)
+            if name is not None and name not in os.environ:
+                raise WorkloadError(f"workload {self._name}: kwargs.{keyword}: this process has no variable {name}")
+            yield keyword, value if name is None else os.environ[name]
 
     def _called(self, program: torch.export.ExportedProgram) -> torch.nn.Module:
         from mlflow_ngraph.workloads.calling import called_flat
@@ -182,6 +197,12 @@ class TorchWorkload(SampledWorkload):
             raise WorkloadError(
                 f"workload {self._name}{doing} raised {type(error).__name__}: {reason}{hint()}"
             ) from error
+
+
+def _variable(value: Any) -> str | None:
+    """The variable of the environment that a keyword names; None for any other value."""
+    name = value.get("env") if isinstance(value, Mapping) and len(value) == 1 else None
+    return name if isinstance(name, str) else None
 
 
 def _lacking(factory: Callable[..., Any], given: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from torch.export import Dim, ExportedProgram, ShapesCollection, export
 from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._pytree import tree_leaves, tree_map
 
+from mlflow_ngraph import credentials
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
@@ -200,7 +201,8 @@ class _WritingOut:
             if not _alike(*here):
                 return  # it draws random numbers, or the like: preparing it says so
             command = [sys.executable, "-c", _ANSWERING, str(file), str(example), str(answer)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            env = credentials.clean_environment()
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
             if done.returncode != 0:
                 reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
                 raise UnsupportedError(f"no other process runs it: {reason}")

@@ -194,6 +194,14 @@ def test_debug_shows_where(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert err.endswith("RuntimeError: something went wrong\n")
 
 
+def test_control_characters_of_an_error_never_reach_the_terminal(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, RuntimeError("said \x1b[2J\x1b]0;title\x07 by a server"))
+    for options in ([], ["--debug"]):
+        told = cli(*options, "study", "list")[2]
+        assert "by a server" in told
+        assert "\x1b" not in told
+
+
 def test_no_login_is_in_an_error_or_a_traceback(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     address = "http://annalena:s3cret@host"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.progress import Progress, ShownLane, State
 
 LANES = {"a": ShownLane("resnet18", "identity", 10.0), "b": ShownLane("resnet18", "tvm bf16", 40.0)}
@@ -184,6 +185,24 @@ def test_plain_lines_off_a_terminal(state: State) -> None:
     assert lines[3].startswith("[1/4] resnet18 identity batch 1: ok; about ")
     assert lines[4] == "[2/4] resnet18 tvm bf16 batch 1: timeout (compile did not finish within its time"
     assert text.splitlines()[5].startswith(f"{'':14}limit); about ")
+
+
+def test_control_characters_of_a_reason_never_reach_the_terminal(state: State) -> None:
+    said = "[2Jcleared\x1b[2J \x1b]0;title\x07"
+    events: list[dict[str, object]] = [
+        {"event": "cache_problem", "reason": said},
+        {"event": "journal_busy", "reason": said},
+        cell("a", 1, "failed", said),
+    ]
+    for terminal in (True, False):
+        stream = io.StringIO()
+        console = output.console(file=stream, force_terminal=terminal, width=200, color_system=None)
+        with Progress(state, console) as progress:
+            for event in events:
+                progress.on_event(event)
+        assert "cleared" in stream.getvalue()
+        assert "\x1b[2J" not in stream.getvalue()
+        assert "\x1b]0;" not in stream.getvalue()
 
 
 def test_one_live_area_on_a_terminal(state: State) -> None:

@@ -166,3 +166,10 @@ class Keeps(nn.Module):
     def forward(self, values: torch.Tensor) -> tuple[_Kept, tuple[None, int, torch.Tensor]]:
         cache = _Cache((values * 2, None), (values[:, :2], None))
         return _Kept(values + 1, "kept", cache), (None, 3, values - 1)
+
+
+def named(key: str) -> nn.Module:
+    """A model that needs a key."""
+    if not key.startswith("zqS-"):
+        raise ValueError(key)
+    return nn.Linear(3, 2)

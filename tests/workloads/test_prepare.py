@@ -239,6 +239,19 @@ def test_a_module_of_the_current_directory_is_found(tmp_path: Path, monkeypatch:
             create(WorkloadRef("torch", target, options), Init()).check()
 
 
+def test_a_keyword_may_be_a_variable_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = factory("named", inputs=[{"shape": ["batch", 3]}], kwargs={"key": {"env": "A_KEY"}})
+    with pytest.raises(WorkloadError, match=r"models:named: kwargs.key: this process has no variable A_KEY"):
+        prepare(workload, tmp_path, batch_sizes=[1], formats=[], seed=0)
+    digests = set()
+    for place in ("zqS-one", "zqS-two"):
+        monkeypatch.setenv("A_KEY", place)
+        digests.add(prepare(workload, tmp_path / place, batch_sizes=[1], formats=["onnx"], seed=0).digest)
+        for file in (tmp_path / place).iterdir():
+            assert b"zqS" not in file.read_bytes()
+    assert len(digests) == 1
+
+
 @pytest.mark.usefixtures("processes")
 def test_reading_materials_imports_no_torch(tmp_path: Path) -> None:
     prepare(block(), tmp_path, batch_sizes=[1], formats=["onnx"], seed=0)

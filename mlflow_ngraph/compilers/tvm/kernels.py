@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlflow_ngraph import credentials
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel
 from mlflow_ngraph.errors import CompileError
 
@@ -120,7 +121,8 @@ class MachineCode:
 
 
 def _output(tool: str, *arguments: Any) -> str:
-    done = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, check=False)
+    command, env = [tool, *map(str, arguments)], credentials.clean_environment()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if done.returncode != 0:
         raise CompileError(f"objdump cannot read {arguments[-1]}: {done.stderr.strip()}")
     return done.stdout

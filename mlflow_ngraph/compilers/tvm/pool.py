@@ -20,6 +20,7 @@ from pathlib import Path
 from socket import socketpair
 from typing import Any
 
+from mlflow_ngraph import credentials
 from mlflow_ngraph.processes.python_command import command
 
 START_SECONDS = 120.0
@@ -56,7 +57,7 @@ class Worker:
         if self._process is not None:
             return
         ours, theirs = socketpair()
-        env = {key: value for key, value in os.environ.items() if key != "TVM_NUM_THREADS"}
+        env = {key: value for key, value in credentials.clean_environment().items() if key != "TVM_NUM_THREADS"}
         # What a killed process leaves goes with the directory.
         env["TMPDIR"] = str(self._directory)
         if self._threads is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mlflow_ngraph import credentials
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph_bisect.program import Program
 from mlflow_ngraph_bisect.search import WrongPart
@@ -161,7 +162,12 @@ def shows(directory: Path) -> bool | None:
         return None
     try:
         ended = subprocess.run(
-            [sys.executable, SCRIPT], cwd=directory, capture_output=True, timeout=_SCRIPT_S, check=False
+            [sys.executable, SCRIPT],
+            cwd=directory,
+            capture_output=True,
+            timeout=_SCRIPT_S,
+            check=False,
+            env=credentials.clean_environment(),
         )
     except subprocess.TimeoutExpired:
         return False

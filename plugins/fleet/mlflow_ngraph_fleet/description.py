@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
-from mlflow_ngraph import addresses, documents
+from mlflow_ngraph import credentials, documents
 from mlflow_ngraph.devices.registry import DEVICES
 from mlflow_ngraph.errors import FleetError, UnknownNameError
 from mlflow_ngraph.validation import explain
@@ -22,8 +22,6 @@ ALL = "all"
 """Stands for every device of a fleet."""
 DEFAULT_FILE = "fleet.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-_SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL|API_KEY|ACCESS_KEY", re.IGNORECASE)
-"""Names of variables with secrets."""
 _HOST_KEY = re.compile(r"(ssh-|ecdsa-|sk-)[\w@.-]+ [A-Za-z0-9+/=]+( \S+)*")
 _ADDRESS = re.compile(r"https?://[^@/?#\s]+")
 _SSH = re.compile(r"([\w.-]+@)?[\w.:-]+")
@@ -33,6 +31,14 @@ Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME.pattern}$")]
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*")
+    @classmethod
+    def _without_credentials(cls, value: Any) -> Any:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
+        if any(isinstance(part, str) and credentials.is_value(part) for part in parts):
+            raise ValueError("expected no user, password or token: these go to the env_file of the device")
+        return value
 
 
 class Node(_Model):
@@ -135,13 +141,6 @@ class Device(Node):
     @classmethod
     def _not_secret(cls, value: dict[str, str]) -> dict[str, str]:
         return _open(value)
-
-    @field_validator("tracking_uri")
-    @classmethod
-    def _no_login(cls, value: str) -> str:
-        if addresses.shown(value) != value:
-            raise ValueError("an address without user and password: these go to the env_file of the device")
-        return value
 
     @field_validator("profile")
     @classmethod
@@ -296,6 +295,6 @@ def _name_of(origin: Path) -> str:
 
 def _open(variables: dict[str, str]) -> dict[str, str]:
     for name in variables:
-        if _SECRET.search(name):
+        if credentials.is_name(name):
             raise ValueError(f"{name} looks like a secret: put it into the env_file of the device")
     return variables

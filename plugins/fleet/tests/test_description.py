@@ -40,8 +40,23 @@ def test_a_short_description_is_enough(tmp_path: Path) -> None:
         ({"devices": {"all": {"host": "a"}}}, "'all' stands for every device"),
         ({"devices": {"a": {"host": "a", "profile": "xoen"}}}, "did you mean 'xeon'?"),
         ({"devices": {"a": {"host": "a", "python": "/p", "requirements": ["x"]}}}, "keep one"),
-        ({"devices": {"a": {"host": "a", "env": {"MLFLOW_TRACKING_PASSWORD": "x"}}}}, "looks like a secret"),
-        ({"devices": {"a": {"host": "a", "tracking_uri": "http://me:pw@server"}}}, "without user and password"),
+        *(
+            ({"devices": {"a": {"host": "a", key: {name: "x"}}}}, f"devices.a.{key}: {name} looks like a secret")
+            for key in ("env", "environment")
+            for name in ("MLFLOW_TRACKING_PASSWORD", "SECRET", "AWS_ACCESS_KEY_ID", "MY_PW", "PGPASS", "NETRC_AUTH")
+        ),
+        *(
+            ({"devices": {"a": {"host": "a", key: value}}}, f"devices.a.{key}: expected no user, password or token")
+            for key, value in (
+                ("tracking_uri", "http://me:pw@server"),
+                ("env", {"DB": "postgres://me:pw@host/x"}),
+                ("environment", {"HTTPS_PROXY": "http://me:pw@proxy"}),
+                ("pip_options", ["--quiet", "--index-url=https://me:pw@index"]),
+                ("requirements", ["model @ git+https://me:pw@git.lab/model"]),
+                ("ssh_options", {"ProxyCommand": "connect --password=hunter22 %h"}),
+                ("labels", {"owner": "ghp_0123456789abcdefghij"}),
+            )
+        ),
         ({"devices": {"a": {"host": "a", "ssh": "-oProxyCommand=x"}}}, "expected user@host"),
         ({"devices": {"a": {"host": "a", "host_key": "AAAA"}}}, "expected a public host key"),
         ({"devices": {"a": {"host": "a", "ssh_options": {"StrictHostKeyChecking": "no"}}}}, "host keys are pinned"),

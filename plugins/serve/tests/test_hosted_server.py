@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import requests
 from mlflow import MlflowClient
 
 from mlflow_ngraph.processes.python_command import command
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph_serve.hosting import database
 from tests.support.certificates import write_certificate
 from tests.support.servers import QUIET, free_port
@@ -107,6 +108,7 @@ def test_what_is_recorded_outlives_the_server_and_whoever_comes_from_elsewhere_h
         ask.auth = ("admin", password)
         for path in ("/ngraph", "/api/2.0/mlflow/experiments/search?max_results=1"):
             assert ask.get(f"{address}{path}", timeout=30).status_code == 200
+        assert (folder / "users.db").stat().st_mode & 0o777 == 0o600
         with pytest.raises(requests.exceptions.SSLError):
             requests.get(f"{address}/health", timeout=30)
         commands = " ".join(word for process in server.family for word in process.cmdline())
@@ -119,9 +121,25 @@ def test_what_is_recorded_outlives_the_server_and_whoever_comes_from_elsewhere_h
     assert server.process.returncode == 0
 
 
+def test_nothing_is_left_of_a_server_that_is_killed(place: Path) -> None:
+    with served(place / "lab") as server:
+        family = server.family
+        others = [process for process in psutil.process_iter() if str(place / "lab") in " ".join(_words(process))]
+        server.process.kill()
+        _, alive = psutil.wait_procs({*family, *others}, timeout=30)
+        assert not alive
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
 def test_a_database_that_is_given_is_the_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = f"sqlite:///{place / 'own.db'}"
     monkeypatch.setenv(database.VARIABLE, store)
-    with database.running(place / "lab", None) as chosen:
+    with closing(Warden()) as warden, database.running(place / "lab", None, warden) as chosen:
         assert chosen == store
     assert not (place / "lab").exists()

@@ -94,7 +94,13 @@ class FleetTable(LiveArea):
         table.add_column("doing", overflow="ellipsis", no_wrap=True)
         for device, row in self._rows.items():
             elapsed = duration(time.monotonic() - self._started)
-            table.add_row(device, Text(row.state.partition(":")[0]), row.cells(), elapsed, Text(row.doing or row.state))
+            table.add_row(
+                device,
+                Text(harmless(row.state.partition(":")[0])),
+                row.cells(),
+                elapsed,
+                Text(harmless(row.doing or row.state)),
+            )
         return table
 
 

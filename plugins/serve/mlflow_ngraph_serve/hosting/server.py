@@ -20,7 +20,9 @@ from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
 
+from mlflow_ngraph.addresses import shown
 from mlflow_ngraph.errors import NGraphError, UsageError
+from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph_serve.hosting import access, database
 
 ARTIFACTS = "artifacts"
@@ -83,15 +85,21 @@ def run(options: ServerOptions, ready: Callable[[str], object]) -> int:
         It does not come up.
     """
     try:
-        options.folder.mkdir(parents=True, exist_ok=True)
+        options.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"folder {options.folder}: {error.strerror}") from error
     _require_free(options.host, options.port)
+    if options.artifacts and shown(options.artifacts) != options.artifacts:
+        raise UsageError(
+            f"artifacts {shown(options.artifacts)}: a login on the command line can be read by every user of this machine: put "
+            "it into variables of the store instead, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
     tls = access.certificate(options.certificate, options.key)
     users = access.users(options.folder) if options.has_users else {}
     with (
-        database.running(options.folder, options.store) as store,
-        _until_signal(_command(options, tls, store), options.folder, {**users, database.VARIABLE: store}) as (
+        contextlib.closing(Warden()) as warden,
+        database.running(options.folder, options.store, warden) as store,
+        _until_signal(_command(options, tls, store), options.folder, {**users, database.VARIABLE: store}, warden) as (
             process,
             asked,
         ),
@@ -112,7 +120,7 @@ def _command(options: ServerOptions, tls: list[str], store: str) -> list[str]:
     command = [
         *(sys.executable, "-m", "mlflow", "server", "--host", options.host, "--port", str(options.port)),
         *("--app-name", "ngraph-auth" if options.has_users else "ngraph", "--artifacts-destination", artifacts),
-        *("--allowed-hosts", access.hosts(options.names)),
+        *("--allowed-hosts", access.hosts(options.host, options.names)),
     ]
     if database.is_for_one(store):
         command += ["--workers", "1"]
@@ -136,7 +144,7 @@ def _require_free(host: str, port: int) -> None:
 
 @contextmanager
 def _until_signal(
-    command: list[str], folder: Path, environment: dict[str, str]
+    command: list[str], folder: Path, environment: dict[str, str], warden: Warden
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """Start a process in a session of its own, which ends with all its children when a signal reaches this one.
 
@@ -149,8 +157,10 @@ def _until_signal(
     # Its jobs are for evaluations of language models; each is a process.
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     variables = {**quiet, **os.environ, **environment}
-    # Its processes import from the current directory, where the user may have a file of any module's name.
-    process = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True)
+    # Its processes import from the current directory, where the user may have a file of any module's name. What they write
+    # is for the owner alone: hashes of passwords are among it.
+    process = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, umask=0o077)
+    warden.add(process.pid)
 
     def end(number: int, frame: FrameType | None) -> None:
         asked.append(number)
@@ -166,6 +176,7 @@ def _until_signal(
         # Its workers are in its session, whether it is there any more or not.
         _signal(process, signal.SIGKILL)
         process.wait()
+        warden.remove(process.pid)
         for number, handler in before.items():
             signal.signal(number, handler)
 
