@@ -30,8 +30,8 @@ def listen(host: str, port: int) -> socket.socket:
         The port is taken, or this machine has no such address.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family)
+        # With its protocol: without one, asyncio leaves Nagle's algorithm on, and each answer waits for an acknowledgement.
+        listener = socket.socket(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][:3])
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
