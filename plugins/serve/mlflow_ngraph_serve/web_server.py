@@ -1,0 +1,75 @@
+"""uvicorn's server, but for its end: what has come in is answered, and no connection is reset."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from mlflow_ngraph_serve.connection import Connection, Crowd
+
+_CLOSE = (b"connection", b"close")
+
+
+class WebServer(uvicorn.Server):
+    """A web server on sockets that it is given.
+
+    Parameters
+    ----------
+    config : Any
+        Arguments of `uvicorn.Config`.
+
+    Attributes
+    ----------
+    held: further names of the listening sockets, which are closed with them: each would let connections in.
+    """
+
+    def __init__(self, crowd: Crowd, **config: Any) -> None:
+        own = type("Served", (Connection,), {"crowd": crowd})
+        super().__init__(uvicorn.Config(http=own, ws="none", lifespan="on", **config))
+        self.held: list[socket.socket] = []
+        self._crowd, self._kind = crowd, own
+        crowd.connections = self.server_state.connections  # type: ignore[assignment] # all are of our kind
+
+    def connection(self) -> asyncio.Protocol:
+        """Handler of a connection that is accepted elsewhere."""
+        return self._kind(self.config, self.server_state, self.lifespan.state)
+
+    def keep_connections(self, keep: bool) -> None:
+        """Say with each answer from now on whether the connection ends."""
+        for headers in (self.config.encoded_headers, self.server_state.default_headers):
+            headers[:] = [header for header in headers if header != _CLOSE] + ([] if keep else [_CLOSE])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take what waits to be accepted, and answer everything."""
+        self._crowd.ending = True
+        self.keep_connections(False)
+        loop = asyncio.get_running_loop()
+        accepted = [connection for server in self.servers for connection in _backlog(server)]
+        # Without a pause in between: who comes now is refused by the system, and may ask another server.
+        for name in [*self.servers, *self.held, *(sockets or [])]:
+            name.close()
+        for connection in accepted:
+            await loop.connect_accepted_socket(self.connection, connection)
+        await super().shutdown(sockets)
+
+
+def _backlog(server: asyncio.Server) -> list[socket.socket]:
+    """Connections that the system has let in and nobody has accepted."""
+    accepted: list[socket.socket] = []
+    for listening in server.sockets:
+        with listening.dup() as own:
+            accepted += iter(partial(_accept, own), None)
+    return accepted
+
+
+def _accept(listening: socket.socket) -> socket.socket | None:
+    try:
+        connection, _ = listening.accept()
+    except OSError:
+        return None
+    connection.setblocking(False)
+    return connection
