@@ -293,10 +293,11 @@ class Connection(H11Protocol):
         """Answer in place of the application, and close."""
         self._counted = True
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+            body = json.dumps({"error": message}).encode() + b"\n"
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            headers.append((b"connection", b"close"))
             if retry_after_s is not None:
                 headers.append((b"retry-after", b"%d" % retry_after_s))
-            body = json.dumps({"error": message}).encode() + b"\n"
             for event in (
                 h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode()),
                 h11.Data(data=body),

@@ -188,7 +188,7 @@ def test_half_sent_bodies_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_oldest_half_sent_body_goes_when_there_are_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ROOM", 100_000)
     monkeypatch.setattr(Echo, "max_body_bytes", 10_000)
-    body = half_a_body(9_900)
+    body = half_a_body(9_800)
     with Echoing() as echo:
         with ExitStack() as stack:
             oldest, second, *_ = [stack.enter_context(echo.sent(body)) for _ in range(11)]
