@@ -38,13 +38,13 @@ def test_pieces_make_the_same_whole(content: Any, indent: int | None) -> None:
 def test_what_is_no_json_is_none_in_pieces(tail: str) -> None:
     for count in (5, 20_000, 40_000):
         text = json.dumps(NUMBERS[:count])[:-1] + tail
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"\w"):
             large_json.loads(text, refused)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("nan")], {"x": [1.0] * 9000 + [float("nan")]}])
 def test_what_json_does_not_have_is_not_written(value: Any) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"\w"):
         large_json.dumps(value)
 
 
