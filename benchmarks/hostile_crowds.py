@@ -198,12 +198,16 @@ def _held(connect: Connect, content: bytes, connections: int) -> None:
     everybody: list[socket.socket] = []
     while True:
         while len(everybody) < connections:
-            with suppress(OSError):
+            try:
                 connection = connect()
-                everybody.append(connection)
-                connection.setblocking(False)
-                if content:
-                    connection.send(content)
+            except OSError:
+                # It has ended, or is too busy; nobody shall wait for the processor because of that.
+                time.sleep(0.1)
+                continue
+            everybody.append(connection)
+            connection.setblocking(False)
+            with suppress(OSError):
+                connection.send(content)
         time.sleep(0.2)
         everybody = [connection for connection in everybody if not _has_ended(connection)]
 

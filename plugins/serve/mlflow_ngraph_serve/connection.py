@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mlflow_ngraph import process_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from mlflow_ngraph_serve.refusal import Reason
 
@@ -54,14 +54,14 @@ class Crowd:
 
     Attributes
     ----------
-    connections: those that are open.
+    connections: those that are open, first those on which nothing has moved for longest.
     ending: the server takes no more connections.
     computed: bytes of questions that have come whole.
     """
 
     def __init__(self, patience_s: float, largest_body: int, refused: Callable[[Reason], None]) -> None:
         self.patience_s, self.refused = patience_s, refused
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self.ending = False
         self._room = max(ROOM, 4 * largest_body)
         self.computed = 0
@@ -74,6 +74,15 @@ class Crowd:
         """Bytes of requests and answers."""
         return self._waiting + self.computed
 
+    def moved(self, connection: Connection) -> None:
+        """Something has moved: a question or an answer has begun, or an answer has left."""
+        self.connections.pop(connection, None)
+        self.connections[connection] = None
+
+    def lost(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.connections.pop(connection, None)
+
     def computing(self, size: int) -> None:
         """Count bytes of questions that have come whole; negative ones when they are answered."""
         self.computed += size
@@ -83,19 +92,15 @@ class Crowd:
         """Count bytes that wait for a client, and give up clients while there are too many."""
         self._waiting += size
         while self._waiting > self._room:
-            self._longest(connection for connection in self.connections if connection.held).give_up()
+            next(connection for connection in self.connections if connection.held).give_up()
         self._settle()
 
-    def make_room(self, newcomer: Connection) -> bool:
-        """Give up the connection on which nothing has moved for longest; False where all others are being answered."""
-        stalled = [connection for connection in self.connections if connection.stalled and connection is not newcomer]
-        if stalled:
-            self._longest(stalled).give_up()
-        return bool(stalled)
-
-    @staticmethod
-    def _longest(connections: Iterable[Connection]) -> Connection:
-        return min(connections, key=lambda connection: connection.since)
+    def make_room(self) -> bool:
+        """Give up the connection on which nothing has moved for longest; False where all are being answered."""
+        stalled = next((connection for connection in self.connections if connection.stalled), None)
+        if stalled is not None:
+            stalled.give_up()
+        return stalled is not None
 
     def _settle(self) -> None:
         if self.held > PEAK:
@@ -153,7 +158,6 @@ class Connection(H11Protocol):
     ----------
     crowd: set by the server, in a class of its own.
     begun: when the first byte of the request under way came, by the monotonic clock; 0 between requests.
-    since: when something has moved last: a question or an answer has begun, or an answer has left.
     unsent: bytes of the answer that is being sent.
     spare: no inference is computed for it.
     """
@@ -162,7 +166,6 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.begun = self._heard = 0.0
-        self.since = time.monotonic()
         self._incoming = self.unsent = 0
         self.spare = False
         self._impatience: asyncio.TimerHandle | None = None
@@ -172,11 +175,12 @@ class Connection(H11Protocol):
         transport.set_write_buffer_limits(0)
         super().connection_made(_Lingering(transport, self.loop))  # type: ignore[arg-type]
         self.app_state = {**self.app_state, "connection": self}
-        if len(self.connections) > MOST and not self.crowd.make_room(self):
+        if len(self.connections) > MOST and not self.crowd.make_room():
             self.spare = True
-            if len(self.connections) > MOST + SPARE:
-                self.give_up()
-                return
+        self.crowd.moved(self)
+        if len(self.connections) > MOST + SPARE:
+            self.give_up()
+            return
         self._watch()
         if self.crowd.ending:
             self.shutdown()
@@ -187,7 +191,8 @@ class Connection(H11Protocol):
             return
         self._heard = time.monotonic()
         if not self.begun:
-            self.begun = self.since = self._heard
+            self.begun = self._heard
+            self.crowd.moved(self)
         super().data_received(data)
         whole = self.cycle is not None and not self.cycle.more_body
         self._hold(len(self.conn.trailing_data[0]) if whole else self._incoming + len(data), self.unsent)
@@ -199,6 +204,7 @@ class Connection(H11Protocol):
             if not self._counted:
                 self.crowd.refused("gone")
         self._hold(0, 0)
+        self.crowd.lost(self)
         self._relax()
         self._taken()
         self.transport.forget()  # type: ignore[attr-defined]
@@ -207,17 +213,17 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         # Between two requests the web server's own limit for idle connections holds.
         self._relax()
-        self.since = time.monotonic()
+        self.crowd.moved(self)
         self.begun = self._heard if self.conn.trailing_data[0] else 0.0
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        self.since = time.monotonic()
+        self.crowd.moved(self)
         self._unread = self.loop.call_later(self.crowd.patience_s, self.give_up, "unread")
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self.since = time.monotonic()
+        self.crowd.moved(self)
         self._taken()
         super().resume_writing()
 

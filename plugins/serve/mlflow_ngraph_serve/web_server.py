@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import uvicorn
 
 from mlflow_ngraph_serve.connection import Connection, Crowd
+from mlflow_ngraph_serve.server import BACKLOG
 
 _CLOSE = (b"connection", b"close")
 
@@ -32,7 +34,6 @@ class WebServer(uvicorn.Server):
         super().__init__(uvicorn.Config(http=own, ws="none", lifespan="on", **config))
         self.held: list[socket.socket] = []
         self._crowd, self._kind = crowd, own
-        crowd.connections = self.server_state.connections  # type: ignore[assignment] # all are of our kind
 
     def connection(self) -> asyncio.Protocol:
         """Handler of a connection that is accepted elsewhere."""
@@ -52,9 +53,15 @@ class WebServer(uvicorn.Server):
         # Without a pause in between: who comes now is refused by the system, and may ask another server.
         for name in [*self.servers, *self.held, *(sockets or [])]:
             name.close()
+        # The web server would cancel what is left a second later, with a page of its log for each.
+        loop.call_later((self.config.timeout_graceful_shutdown or 0) - 1, self._cut)
         for connection in accepted:
             await loop.connect_accepted_socket(self.connection, connection)
         await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        for connection in list(self._crowd.connections):
+            connection.give_up("unread")
 
 
 def _backlog(server: asyncio.Server) -> list[socket.socket]:
@@ -62,7 +69,7 @@ def _backlog(server: asyncio.Server) -> list[socket.socket]:
     accepted: list[socket.socket] = []
     for listening in server.sockets:
         with listening.dup() as own:
-            accepted += iter(partial(_accept, own), None)
+            accepted += islice(iter(partial(_accept, own), None), BACKLOG)
     return accepted
 
 
