@@ -10,8 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from mlflow_ngraph_serve.connection import Connection, Crowd
-from mlflow_ngraph_serve.server import BACKLOG
+from mlflow_ngraph_serve.connection import MOST, Connection, Crowd
 
 _CLOSE = (b"connection", b"close")
 
@@ -69,7 +68,7 @@ def _backlog(server: asyncio.Server) -> list[socket.socket]:
     accepted: list[socket.socket] = []
     for listening in server.sockets:
         with listening.dup() as own:
-            accepted += islice(iter(partial(_accept, own), None), BACKLOG)
+            accepted += islice(iter(partial(_accept, own), None), MOST)
     return accepted
 
 
