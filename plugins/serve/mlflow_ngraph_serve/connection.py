@@ -35,6 +35,8 @@ MOMENT_S = 0.5
 LINGER_S = 2.0
 LINGER_BYTES = 64 << 20
 """Time and bytes for which a connection that has ended here is read on, so that the answer arrives."""
+TOGETHER = 64 << 10
+"""Bytes that are copied so that they leave with the head of their answer."""
 PEAK = 16 << 20
 QUIET_S = 5.0
 """Seconds after a peak of bytes until freed memory is returned to the system."""
@@ -126,10 +128,24 @@ class _Lingering:
         self._transport, self._loop = transport, loop
         self._ended: asyncio.TimerHandle | None = None
         self._discarded = 0
-        self.write = transport.write
+        self._head = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write, and have the head of an answer leave together with a small body: as two packets they wake the client twice."""
+        if self._head:
+            if len(data) > TOGETHER:
+                self._transport.write(self._head)
+                self._transport.write(data)
+            else:
+                self._transport.write(self._head + data)
+            self._head = b""
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
+            self._head = data
+        else:
+            self._transport.write(data)
 
     def is_closing(self) -> bool:
         return self._ended is not None or self._transport.is_closing()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from json.decoder import JSONArray, JSONDecodeError
-from json.scanner import py_make_scanner
+from json.scanner import py_make_scanner  # type: ignore[attr-defined] # the scanner that calls what is written in Python
 from typing import Any
 
 PIECE = 32 << 10
@@ -22,19 +21,22 @@ def loads(text: str, parse_constant: Callable[[str], Any]) -> Any:
     """As `json.loads` does."""
     if len(text) <= PIECE:
         return json.loads(text, parse_constant=parse_constant)
-    decoder = json.JSONDecoder(parse_constant=parse_constant)
+    decoder: Any = json.JSONDecoder(parse_constant=parse_constant)
+    whole_array = decoder.parse_array
     at_once = json.JSONDecoder(parse_constant=parse_constant).decode
 
     def array(state: tuple[str, int], scan_once: Callable[[str, int], Any]) -> tuple[list[Any], int]:
-        begin, values = state[1], []
+        begin = state[1]
+        values: list[Any] = []
         while True:
             end = text.find("]", begin, begin + PIECE)
             cut = end if end >= 0 else text.rfind(",", begin, begin + PIECE)
             piece = text[begin : max(begin, cut)]
             if cut < 0 or _NESTED.search(piece):
-                return JSONArray(state, scan_once)
+                nested: tuple[list[Any], int] = whole_array(state, scan_once)
+                return nested
             if values and not piece.strip():
-                raise JSONDecodeError("Expecting value", text, begin)
+                raise json.JSONDecodeError("Expecting value", text, begin)
             values += at_once(f"[{piece}]")
             begin = cut + 1
             if end >= 0:
