@@ -205,9 +205,9 @@ def _held(connect: Connect, content: bytes, connections: int) -> None:
                 time.sleep(0.1)
                 continue
             everybody.append(connection)
-            connection.setblocking(False)
             with suppress(OSError):
-                connection.send(content)
+                connection.sendall(content)
+            connection.setblocking(False)
         time.sleep(0.2)
         everybody = [connection for connection in everybody if not _has_ended(connection)]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
 
 
 @dataclass

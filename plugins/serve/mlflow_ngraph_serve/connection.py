@@ -154,7 +154,12 @@ class _Lingering:
         if self.is_closing():
             return
         self._transport.resume_reading()
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:
+            # The client has reset the connection, and nobody has noticed yet.
+            self._transport.close()
+            return
         self._ended = self._loop.call_later(LINGER_S, self._transport.close)
 
     def discard(self, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -248,6 +249,16 @@ def test_the_refusal_of_a_large_body_arrives(size: int) -> None:
                 timeout=20,
             )
             assert answer.status_code == 413
+
+
+def test_a_client_that_resets_while_it_is_answered_is_no_fault_of_the_server() -> None:
+    with Echoing(answer_bytes=LARGE) as echo:
+        for _ in range(20):
+            with echo.sent(question().replace(b"\r\n", b"\r\nConnection: close\r\n", 1)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert echo.ask().status_code == 200
+        until(lambda: echo.busy == 0)
+        assert echo.failures("internal") == 0
 
 
 def test_headers_that_do_not_come_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
