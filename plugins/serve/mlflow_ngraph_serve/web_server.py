@@ -29,10 +29,13 @@ class WebServer(uvicorn.Server):
     """
 
     def __init__(self, crowd: Crowd, **config: Any) -> None:
-        own = type("Served", (Connection,), {"crowd": crowd})
-        super().__init__(uvicorn.Config(http=own, ws="none", lifespan="on", **config))
+        class Served(Connection):
+            pass
+
+        Served.crowd = crowd
+        super().__init__(uvicorn.Config(http=Served, ws="none", lifespan="on", **config))
         self.held: list[socket.socket] = []
-        self._crowd, self._kind = crowd, own
+        self._crowd, self._kind = crowd, Served
 
     def connection(self) -> asyncio.Protocol:
         """Handler of a connection that is accepted elsewhere."""
@@ -50,7 +53,9 @@ class WebServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         accepted = [connection for server in self.servers for connection in _backlog(server)]
         # Without a pause in between: who comes now is refused by the system, and may ask another server.
-        for name in [*self.servers, *self.held, *(sockets or [])]:
+        for server in self.servers:
+            server.close()
+        for name in [*self.held, *(sockets or [])]:
             name.close()
         # The web server would cancel what is left a second later, with a page of its log for each.
         loop.call_later((self.config.timeout_graceful_shutdown or 0) - 1, self._cut)
