@@ -286,8 +286,9 @@ class Connection(H11Protocol):
 
     def give_up(self, reason: Reason = "crowded") -> None:
         """End the connection for the sake of others, in words where a request has begun and no answer has."""
-        self._counted = True
-        self.crowd.refused(reason)
+        if not self._counted:
+            self._counted = True
+            self.crowd.refused(reason)
         self._hold(0, 0)
         if self.flow.write_paused or self.transport.is_closing():
             self.transport.abort()
