@@ -77,6 +77,8 @@ def main() -> int:
         for _ in range(options.rounds):
             for name, turn in turns.items():
                 found[name].append(turn())
+                if not found[name][-1].taken:
+                    raise SystemExit(f"{name}: no answer in {options.seconds:g} s; take longer with --seconds")
             turns = dict(reversed(turns.items()))
     return 0 if _judged(found, clients) else 1
 
