@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,32 +30,45 @@ from mlflow_ngraph_serve.refusal import Refusal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from starlette.types import Receive, Scope, Send
 
     from mlflow_ngraph_serve.batching import BatchAnswer
+    from mlflow_ngraph_serve.connection import Connection, Crowd
     from mlflow_ngraph_serve.protocol import InferenceRequest
     from mlflow_ngraph_serve.service import Service
 
 T = TypeVar("T")
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 SMALL = 64 << 10
 """Bytes of JSON that are parsed or written at once; more take so long that other requests would notice."""
-HELD = 1 << 30
-"""Bytes of bodies that are held at the same time, or twice the largest body where that is more."""
+HELD = 256 << 20
+"""Bytes of questions that are queued or computed at the same time, or twice the largest body where that is more."""
 _HELPERS = 2
 _DIGITS = 12
 _NOBODY = 499
 """The status for the log of a client that is gone."""
+_SENT = frozenset({"application/json", "application/octet-stream"})
+"""Types that a page of another origin cannot send without asking first."""
+_PORT = re.compile(r":[0-9]*$")
+_LOCAL = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """Answers requests with a service."""
+    """Answers requests with a service.
 
-    def __init__(self, service: Service) -> None:
+    Parameters
+    ----------
+    local : bool
+        Answer only those who call this server by a name of this machine: other names may have been led here by a page.
+    """
+
+    def __init__(self, service: Service, crowd: Crowd, *, local: bool) -> None:
         self.service = service
+        self._crowd, self._local = crowd, local
         self._helpers = ThreadPoolExecutor(_HELPERS, "parsing")
         self._running = 0
-        self._held = 0
 
     def asgi(self, started: Callable[[], Awaitable[None]]) -> Starlette:
         """The ASGI application.
@@ -73,27 +87,43 @@ class Application:
             # Nobody waits for the answers that are still being written.
             self._helpers.shutdown(wait=False, cancel_futures=True)
 
-        get = partial(Route, methods=["GET"])
-        return Starlette(
+        def get(path: str, endpoint: Endpoint) -> Route:
+            return Route(path, self._guarded(endpoint), methods=["GET"])
+
+        def post(path: str, endpoint: Endpoint) -> Route:
+            return Route(path, self._guarded(endpoint), methods=["POST"])
+
+        app = Starlette(
             routes=[
+                post("/v2/models/{name}/infer", self._infer),
+                post("/v2/models/{name}/versions/{version}/infer", self._infer),
+                post("/invocations", self._invoke),
                 get("/", self._index),
                 get("/ping", self._ready),
-                Route("/invocations", self._invoke, methods=["POST"]),
                 get("/v2", self._server),
                 get("/v2/models", self._models),
                 get("/v2/health/live", self._live),
                 get("/v2/health/ready", self._ready),
                 get("/v2/models/{name}", self._model),
                 get("/v2/models/{name}/ready", self._model_ready),
-                Route("/v2/models/{name}/infer", self._infer, methods=["POST"]),
                 get("/v2/models/{name}/versions/{version}", self._model),
                 get("/v2/models/{name}/versions/{version}/ready", self._model_ready),
-                Route("/v2/models/{name}/versions/{version}/infer", self._infer, methods=["POST"]),
                 get("/metrics", self._metrics),
             ],
-            exception_handlers={Refusal: self._refused, HTTPException: _no_route, Exception: self._failed},
+            exception_handlers={Refusal: self._refused, HTTPException: self._no_route, Exception: self._failed},
             lifespan=lifespan,
         )
+        app.router.redirect_slashes = False
+        return app
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        async def guarded(request: Request) -> Response:
+            host = request.headers.get("host", "").lower()
+            if self._local and _PORT.sub("", host) not in _LOCAL:
+                raise Refusal(421, "foreign", "this server is called localhost or 127.0.0.1", close=True)
+            return await endpoint(request)
+
+        return guarded
 
     async def _server(self, _: Request) -> Response:
         return _json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
@@ -157,25 +187,33 @@ class Application:
         length : str | None
             Length of the JSON in the body, from the request's header.
         """
-        start = time.monotonic()
-        self._admit(request)
-        self._running += 1
-        body = bytearray()
+        connection: Connection = request.scope["state"]["connection"]
+        start = connection.begun
+        self._admit(request, connection)
         try:
-            await self._read(request, body, start)
+            body = await self._read(request, start, whole=not connection.cycle.more_body)
+        except ClientDisconnect:
+            return Response(status_code=_NOBODY)
+        self._take_place(len(body))
+        try:
             question = await self._helped(_json_bytes(length, body) > SMALL, partial(read, body), start)
             answer = await self._answer(question, start)
             as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
             written = partial(write, question, answer.outputs)
             content, headers = await self._helped(as_json > SMALL, written, start)
-        except ClientDisconnect:
-            return Response(status_code=_NOBODY)
-        finally:
+        except BaseException:
             self._running -= 1
+            raise
+        finally:
             # What the engine was given may still be a part of it.
-            self._held -= len(body)
-        self.service.metrics.answered(time.monotonic() - start, answer.queued_s)
-        return Response(content, headers=headers)
+            self._crowd.computing(-len(body))
+
+        def left(whole: bool) -> None:
+            self._running -= 1
+            if whole:
+                self.service.metrics.answered(time.monotonic() - start, answer.queued_s)
+
+        return _Answer(content, headers, connection, left)
 
     def _named(self, request: Request) -> None:
         """Refuse other models, and other versions of this one."""
@@ -185,37 +223,49 @@ class Application:
         if request.path_params.get("version", interface.version) != interface.version:
             raise Refusal(404, "unknown", f"there is no such version: {interface.name!r} has {interface.version}")
 
-    def _admit(self, request: Request) -> None:
+    def _admit(self, request: Request, connection: Connection) -> None:
         """Refuse a request before its body is read."""
-        service = self.service
+        service, headers = self.service, request.headers
         if not service.ready:
             raise Refusal(503, "not_ready", service.broken or "the engine is not ready", retry_after_s=1, close=True)
-        if self._running >= service.max_requests:
-            raise Refusal(503, "queue_full", "too many requests at the same time", retry_after_s=1, close=True)
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
+        if connection.spare:
+            raise Refusal(503, "crowded", "too many connections", retry_after_s=1, close=True)
+        if headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "malformed", "bodies must not be compressed", close=True)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in _SENT and LENGTH_HEADER not in headers:
+            raise Refusal(415, "malformed", f"Content-Type must be {' or '.join(sorted(_SENT))}", close=True)
 
-    async def _read(self, request: Request, body: bytearray, start: float) -> None:
+    def _take_place(self, size: int) -> None:
+        """Refuse a question that has come whole where there is no place for it."""
+        service, crowd = self.service, self._crowd
+        if self._running >= service.max_requests or crowd.computed + size > max(HELD, 2 * service.max_body_bytes):
+            raise Refusal(503, "queue_full", "too many requests at the same time", retry_after_s=1)
+        self._running += 1
+        crowd.computing(size)
+
+    async def _read(self, request: Request, start: float, *, whole: bool) -> bytearray:
+        if whole:
+            return await self._received(request)
         try:
-            await asyncio.wait_for(self._received(request, body), self._left(start))
+            return await asyncio.wait_for(self._received(request), self._left(start))
         except asyncio.TimeoutError:
             limit = self.service.limits.timeout_s
             raise Refusal(408, "slow", f"the body did not come within {limit:g} s", close=True) from None
 
-    async def _received(self, request: Request, body: bytearray) -> None:
+    async def _received(self, request: Request) -> bytearray:
         limit = self.service.max_body_bytes
         too_large = Refusal(413, "too_large", f"the body is larger than {limit} bytes", close=True)
         declared = request.headers.get("content-length", "0")
         # What is no number has been refused by the web server.
         if declared.isdigit() and int(declared) > limit:
             raise too_large
+        body = bytearray()
         async for piece in request.stream():
             if len(body) + len(piece) > limit:
                 raise too_large
-            if self._held + len(piece) > max(HELD, 2 * limit):
-                raise Refusal(503, "queue_full", "too many bodies at the same time", retry_after_s=1, close=True)
-            self._held += len(piece)
             body += piece
+        return body
 
     async def _answer(self, question: InferenceRequest, start: float) -> BatchAnswer:
         future = self.service.submit(question)
@@ -251,10 +301,35 @@ class Application:
         self.service.metrics.refused(error.reason)
         return refusal(error)
 
+    async def _no_route(self, _: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        self.service.metrics.refused("unknown")
+        messages = {404: "there is nothing here: GET / lists what there is", 405: "this address takes another method"}
+        said = messages.get(error.status_code, error.detail)
+        # The body of such a request is not read.
+        return _json({"error": said}, error.status_code, {**(error.headers or {}), "Connection": "close"})
+
     async def _failed(self, _: Request, error: Exception) -> Response:
         self.service.metrics.refused("internal")
         _log.error("a request failed", exc_info=error)
         return refusal(Refusal(500, "internal", "something went wrong here; the server's log says what", close=True))
+
+
+class _Answer(Response):
+    """An answer whose place is kept until its last byte has left."""
+
+    def __init__(
+        self, content: bytes, headers: dict[str, str], connection: Connection, left: Callable[[bool], None]
+    ) -> None:
+        super().__init__(content, headers=headers)
+        self._connection, self._left = connection, left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        whole = False
+        try:
+            whole = await self._connection.sending(len(self.body), super().__call__(scope, receive, send))
+        finally:
+            self._left(whole)
 
 
 def refusal(error: Refusal) -> Response:
@@ -265,12 +340,6 @@ def refusal(error: Refusal) -> Response:
     if error.close:
         headers["Connection"] = "close"
     return _json({"error": str(error)}, error.status, headers)
-
-
-async def _no_route(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    messages = {404: "there is nothing here: GET / lists what there is", 405: "this address takes another method"}
-    return _json({"error": messages.get(error.status_code, error.detail)}, error.status_code, dict(error.headers or {}))
 
 
 def _json_bytes(length: str | None, body: bytearray) -> int:

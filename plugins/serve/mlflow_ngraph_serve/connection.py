@@ -1,24 +1,175 @@
-"""HTTP connections with errors in JSON and a timeout for requests.
+"""HTTP connections on which a client can only hurt itself.
 
-The web server answers invalid HTTP in plain text, and has no timeout for connections that never send a request.
+The web server answers invalid HTTP in plain text, waits forever for clients that send nothing or read nothing, and closes
+connections with unread bytes, upon which the kernel resets them and the answer is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mlflow_ngraph import process_memory
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+    from mlflow_ngraph_serve.refusal import Reason
 
 MOST = 1024
-"""Connections at the same time."""
+"""Connections at the same time. Beyond them the one goes on which nothing has moved for longest."""
+SPARE = 64
+"""Connections beyond `MOST` where all others are being answered; no inference is computed for them."""
+ROOM = 48 << 20
+"""Bytes that may wait for clients, bodies half sent and answers not taken, or four of the largest bodies."""
 HEADER_S = 20.0
 """Timeout from the first byte of a request to the end of its headers."""
+MOMENT_S = 0.5
+"""Time for requests on their way when the server ends."""
+LINGER_S = 2.0
+LINGER_BYTES = 64 << 20
+"""Time and bytes for which a connection that has ended here is read on, so that the answer arrives."""
+TOGETHER = 64 << 10
+"""Bytes that are copied so that they leave with the head of their answer."""
+PEAK = 16 << 20
+QUIET_S = 5.0
+"""Seconds after a peak of bytes until freed memory is returned to the system."""
+
+
+class Crowd:
+    """Shared by all connections of a server: limits, bytes that are held, and who goes first.
+
+    Parameters
+    ----------
+    patience_s : float
+        Time for a client to take an answer.
+    largest_body : int
+        Bytes.
+    refused : Callable[[Reason], None]
+        Counts a refusal.
+
+    Attributes
+    ----------
+    connections: those that are open, first those on which nothing has moved for longest.
+    ending: the server takes no more connections.
+    computed: bytes of questions that have come whole.
+    """
+
+    def __init__(self, patience_s: float, largest_body: int, refused: Callable[[Reason], None]) -> None:
+        self.patience_s, self.refused = patience_s, refused
+        self.connections: dict[Connection, None] = {}
+        self.ending = False
+        self._room = max(ROOM, 4 * largest_body)
+        self.computed = 0
+        self._waiting = 0
+        self._peaked = False
+        self._tidying: asyncio.TimerHandle | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes of requests and answers."""
+        return self._waiting + self.computed
+
+    def moved(self, connection: Connection) -> None:
+        """Something has moved: a question or an answer has begun, or an answer has left."""
+        self.connections.pop(connection, None)
+        self.connections[connection] = None
+
+    def lost(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.connections.pop(connection, None)
+
+    def computing(self, size: int) -> None:
+        """Count bytes of questions that have come whole; negative ones when they are answered."""
+        self.computed += size
+        self._settle()
+
+    def waiting(self, size: int) -> None:
+        """Count bytes that wait for a client, and give up clients while there are too many."""
+        self._waiting += size
+        while self._waiting > self._room:
+            next(connection for connection in self.connections if connection.held).give_up()
+        self._settle()
+
+    def make_room(self) -> bool:
+        """Give up the connection on which nothing has moved for longest; False where all are being answered."""
+        stalled = next((connection for connection in self.connections if connection.stalled), None)
+        if stalled is not None:
+            stalled.give_up()
+        return stalled is not None
+
+    def _settle(self) -> None:
+        if self.held > PEAK:
+            self._peaked = True
+            if self._tidying is not None:
+                self._tidying.cancel()
+                self._tidying = None
+        elif self._peaked and self._tidying is None:
+            self._tidying = asyncio.get_running_loop().call_later(QUIET_S, self._tidy)
+
+    def _tidy(self) -> None:
+        self._peaked, self._tidying = False, None
+        process_memory.release_freed()
+
+
+class _Lingering:
+    """A transport that ends by saying so, and closes when the client has ended too.
+
+    Who closes at once with unread bytes resets the connection, and the answer with it.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._ended: asyncio.TimerHandle | None = None
+        self._discarded = 0
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Write, and have the head of an answer leave together with a small body: as two packets they wake the client twice."""
+        if self._head:
+            if len(data) > TOGETHER:
+                self._transport.write(self._head)
+                self._transport.write(data)
+            else:
+                self._transport.write(self._head + data)
+            self._head = b""
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
+            self._head = data
+        else:
+            self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._ended is not None or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        self._transport.resume_reading()
+        try:
+            self._transport.write_eof()
+        except OSError:
+            # The client has reset the connection, and nobody has noticed yet.
+            self._transport.close()
+            return
+        self._ended = self._loop.call_later(LINGER_S, self._transport.close)
+
+    def discard(self, data: bytes) -> None:
+        self._discarded += len(data)
+        if self._discarded > LINGER_BYTES:
+            self._transport.close()
+
+    def forget(self) -> None:
+        if self._ended is not None:
+            self._ended.cancel()
 
 
 class Connection(H11Protocol):
@@ -26,56 +177,180 @@ class Connection(H11Protocol):
 
     Attributes
     ----------
-    on_invalid: called with bytes that are no HTTP.
+    crowd: set by the server, in a class of its own.
+    begun: when the first byte of the request under way came, by the monotonic clock; 0 between requests.
+    unsent: bytes of the answer that is being sent.
+    spare: no inference is computed for it.
     """
 
-    on_invalid: Callable[[], None] = staticmethod(lambda: None)
+    crowd: Crowd
 
     def connection_made(self, transport: Any) -> None:
+        self.begun = self._heard = 0.0
+        self._incoming = self.unsent = 0
+        self.spare = False
         self._impatience: asyncio.TimerHandle | None = None
-        super().connection_made(transport)
-        if len(self.connections) > MOST:
-            transport.abort()
+        self._unread: asyncio.TimerHandle | None = None
+        self._counted = self._cut = False
+        # Writing is paused whenever bytes are left here: what is resumed has left.
+        transport.set_write_buffer_limits(0)
+        super().connection_made(_Lingering(transport, self.loop))  # type: ignore[arg-type]
+        self.app_state = {**self.app_state, "connection": self}
+        if len(self.connections) > MOST and not self.crowd.make_room():
+            self.spare = True
+        self.crowd.moved(self)
+        if len(self.connections) > MOST + SPARE:
+            self.give_up()
             return
         self._watch()
+        if self.crowd.ending:
+            self.shutdown()
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            self.transport.discard(data)  # type: ignore[attr-defined]
+            return
+        self._heard = time.monotonic()
+        if not self.begun:
+            self.begun = self._heard
+            self.crowd.moved(self)
         super().data_received(data)
+        whole = self.cycle is not None and not self.cycle.more_body
+        self._hold(len(self.conn.trailing_data[0]) if whole else self._incoming + len(data), self.unsent)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._answering or self.flow.write_paused:
+            self._cut = True
+            if not self._counted:
+                self.crowd.refused("gone")
+        self._hold(0, 0)
+        self.crowd.lost(self)
         self._relax()
+        self._taken()
+        self.transport.forget()  # type: ignore[attr-defined]
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         # Between two requests the web server's own limit for idle connections holds.
         self._relax()
+        self.crowd.moved(self)
+        self.begun = self._heard if self.conn.trailing_data[0] else 0.0
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        self.crowd.moved(self)
+        self._unread = self.loop.call_later(self.crowd.patience_s, self.give_up, "unread")
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.crowd.moved(self)
+        self._taken()
+        super().resume_writing()
+
+    def shutdown(self) -> None:
+        """Answer what has come in and what is on its way, and end."""
+        if self._answering:
+            self.cycle.keep_alive = False
+            self.cycle.default_headers = self.server_state.default_headers
+        else:
+            self.loop.call_later(MOMENT_S, self._leave)
+
     def send_400_response(self, msg: str) -> None:
-        type(self).on_invalid()
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            # An answer has been begun already.
+        self.crowd.refused("malformed")
+        self._refuse(400, "this is not HTTP, or not all of it")
+
+    @property
+    def stalled(self) -> bool:
+        """True where the client has to do something next."""
+        return self.transport.is_closing() or not self._answering or self.cycle.more_body or self.flow.write_paused
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the client."""
+        return self._incoming + self.unsent
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    async def sending(self, size: int, sent: Awaitable[None]) -> bool:
+        """Hold the bytes of an answer until they have left, which returns True, or the connection is lost."""
+        self._hold(self._incoming, size)
+        try:
+            await sent
+            await self.flow.drain()
+        finally:
+            self._hold(self._incoming, 0)
+        return not self._cut
+
+    def give_up(self, reason: Reason = "crowded") -> None:
+        """End the connection for the sake of others, in words where a request has begun and no answer has."""
+        if not self._counted:
+            self._counted = True
+            self.crowd.refused(reason)
+        self._hold(0, 0)
+        if self.flow.write_paused or self.transport.is_closing():
+            self.transport.abort()
+        elif self.begun or self.spare:
+            self._refuse(503, "too many connections or bytes: whoever is slowest goes first", retry_after_s=1)
+        else:
             self.transport.close()
+
+    def _hold(self, incoming: int, unsent: int) -> None:
+        if self.transport.is_closing():
+            incoming = unsent = 0
+        before = self.held
+        self._incoming, self.unsent = incoming, unsent
+        self.crowd.waiting(self.held - before)
+
+    def _leave(self) -> None:
+        if self._answering:
             return
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        body = json.dumps({"error": "this is not HTTP, or not all of it"}).encode() + b"\n"
-        for event in (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
+        if self.begun:
+            self._refuse(503, "the server is shutting down", retry_after_s=1)
+        self.transport.close()
+
+    def _late(self) -> None:
+        if self.begun:
+            self.crowd.refused("slow")
+            self._refuse(408, f"the headers did not come within {HEADER_S:g} s")
+        self.transport.close()
+
+    def _refuse(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+        """Answer in place of the application, and close."""
+        self._counted = True
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": message}).encode() + b"\n"
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+            headers.append((b"connection", b"close"))
+            if retry_after_s is not None:
+                headers.append((b"retry-after", b"%d" % retry_after_s))
+            for event in (
+                h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode()),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        if self._answering:
+            # Ends the application's part.
+            self._cut = self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.close()
 
     def _watch(self) -> None:
         """Set a limit while the headers of a request are on their way."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._answering:
             self._relax()
         elif self._impatience is None and self.timeout_keep_alive_task is None:
-            self._impatience = self.loop.call_later(HEADER_S, self.transport.abort)
+            self._impatience = self.loop.call_later(HEADER_S, self._late)
 
     def _relax(self) -> None:
         if self._impatience is not None:
             self._impatience.cancel()
             self._impatience = None
+
+    def _taken(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlflow_ngraph_serve import tensors
+from mlflow_ngraph_serve import large_json, tensors
 from mlflow_ngraph_serve.refusal import malformed
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def write(question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tupl
         name: np.array(tensors.to_json(found[name]), object).reshape(found[name].shape).tolist()
         for name, _ in question.outputs
     }
-    return json.dumps({"predictions": nested}, allow_nan=False).encode(), {"Content-Type": "application/json"}
+    return large_json.dumps({"predictions": nested}).encode(), {"Content-Type": "application/json"}
 
 
 def _columns(rows: Any) -> Any:

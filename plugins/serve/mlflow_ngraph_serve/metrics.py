@@ -33,8 +33,12 @@ class Metrics:
         )
         self._queued = Histogram("queue_seconds", "From the queue to the batch.", buckets=_SECONDS, **own)
         self._compute = Histogram("compute_seconds", "Of a batch.", buckets=_SECONDS, **own)
-        self._request = Histogram("request_seconds", "From the first byte to the answer.", buckets=_SECONDS, **own)
+        self._request = Histogram(
+            "request_seconds", "From the first byte of a request to the last of its answer.", buckets=_SECONDS, **own
+        )
         self._waiting = Gauge("queue_samples", "Samples that wait.", **own)
+        self._connections = Gauge("connections", "Connections that are open.", **own)
+        self._held = Gauge("held_bytes", "Bytes of requests, and of answers that are not taken yet.", **own)
         self._ready = Gauge("ready", "1 once requests are answered.", **own)
         self._about = Gauge(
             "engine_info", "What is served.", ["model", "workload", "compiler", "precision", "manifest_sha256"], **own
@@ -46,6 +50,11 @@ class Metrics:
         self._about.labels(name, spec.workload, spec.compiler, spec.target.precision, package.digest).set(1)
         self._waiting.set_function(waiting)
         self._ready.set_function(lambda: float(ready()))
+
+    def watch(self, connections: Callable[[], float], held: Callable[[], float]) -> None:
+        """Set the sources of the gauges of connections."""
+        self._connections.set_function(connections)
+        self._held.set_function(held)
 
     def computed(self, samples: int, size: int, seconds: float) -> None:
         """See `batching.Observer`."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from mlflow_ngraph.engines.arrays import samples as batch_size
 from mlflow_ngraph.errors import UsageError
-from mlflow_ngraph_serve import tensors
+from mlflow_ngraph_serve import large_json, tensors
 from mlflow_ngraph_serve.refusal import malformed
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Interface:
         said: dict[str, Any] = {"model_name": self.name, "model_version": self.version, "outputs": described}
         if question.id is not None:
             said["id"] = question.id
-        head = json.dumps(said, allow_nan=False).encode()
+        head = large_json.dumps(said).encode()
         if not pieces:
             return head, {"Content-Type": "application/json"}
         return b"".join([head, *pieces]), {"Content-Type": "application/octet-stream", LENGTH_HEADER: str(len(head))}
@@ -226,7 +226,7 @@ def _json_length(length: str | None, size: int) -> int:
 
 def _json_object(text: bytes | bytearray) -> dict[str, Any]:
     try:
-        content = json.loads(text.decode("utf-8"), parse_constant=_no_number)
+        content = large_json.loads(text.decode("utf-8"), _no_number)
     except (ValueError, RecursionError):
         raise malformed("the body is not JSON") from None
     if not isinstance(content, dict):

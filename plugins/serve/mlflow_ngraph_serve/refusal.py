@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Literal
 
 Reason = Literal[
-    "malformed", "unknown", "too_large", "slow", "queue_full", "not_ready", "timeout", "values", "engine", "internal"
+    "malformed",
+    "unknown",
+    "foreign",
+    "too_large",
+    "slow",
+    "queue_full",
+    "crowded",
+    "unread",
+    "gone",
+    "not_ready",
+    "timeout",
+    "values",
+    "engine",
+    "internal",
 ]
 """Reason for refusing a request; the values of the label ``reason``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from mlflow_ngraph_serve.application import Application
 from mlflow_ngraph_serve.service import Service
 
 if TYPE_CHECKING:
-    import uvicorn
+    from mlflow_ngraph_serve.web_server import WebServer
 
 IDLE_S = 75
 """Seconds for which an idle connection is kept: longer than the proxies in front usually keep it."""
@@ -30,8 +31,8 @@ def listen(host: str, port: int) -> socket.socket:
         The port is taken, or this machine has no such address.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family)
+        # With its protocol: without one, asyncio leaves Nagle's algorithm on, and each answer waits for an acknowledgement.
+        listener = socket.socket(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][:3])
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
@@ -54,14 +55,23 @@ class Server:
     ----------
     tell : Callable[[str], None]
         Called with lines for people.
+    public : socket.socket | None
+        The clients' socket, where it is another one.
     """
 
-    def __init__(self, service: Service, listening: socket.socket, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        listening: socket.socket,
+        tell: Callable[[str], None],
+        public: socket.socket | None = None,
+    ) -> None:
         self._service = service
         self._listening = listening
         self._tell = tell
         self._problem: BaseException | None = None
-        self._web = self._web_server()
+        host = (public or listening).getsockname()[0]
+        self._web = self._web_server(local=ipaddress.ip_address(host).is_loopback)
 
     def run(self) -> bool:
         """Serve, and say whether everything that came in was answered.
@@ -83,29 +93,23 @@ class Server:
         """End `run`; may be called from any thread."""
         self._web.should_exit = True
 
-    def _web_server(self) -> uvicorn.Server:
-        import uvicorn
+    def _web_server(self, *, local: bool) -> WebServer:
+        from mlflow_ngraph_serve.connection import Crowd
+        from mlflow_ngraph_serve.web_server import WebServer
 
-        from mlflow_ngraph_serve.connection import Connection
-
-        refused = self._service.metrics.refused
-
-        class Watched(Connection):
-            on_invalid = staticmethod(lambda: refused("malformed"))
-
-        config = uvicorn.Config(
-            Application(self._service).asgi(self._start),
-            http=Watched,
-            ws="none",
-            lifespan="on",
+        service = self._service
+        crowd = Crowd(service.limits.timeout_s, service.max_body_bytes, service.metrics.refused)
+        service.metrics.watch(lambda: len(crowd.connections), lambda: crowd.held)
+        return WebServer(
+            crowd,
+            app=Application(service, crowd, local=local).asgi(self._start),
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=round(self._service.limits.timeout_s) + GRACE_S,
+            timeout_graceful_shutdown=round(service.limits.timeout_s) + GRACE_S,
         )
-        return uvicorn.Server(config)
 
     async def _start(self) -> None:
         """Get the service ready, and say where it is."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -19,9 +20,13 @@ import requests
 from mlflow_ngraph.cli.app import run
 from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph_serve.following import handover
 from mlflow_ngraph_serve.following.channel import Channel
+from mlflow_ngraph_serve.following.engine_server import Public
 from mlflow_ngraph_serve.following.followed import Champion
 from mlflow_ngraph_serve.following.follower_state import FollowerState, KeptEngine
+from mlflow_ngraph_serve.server import listen
+from mlflow_ngraph_serve.settings import Settings
 from tests.support.following import DEVICE, PATIENCE_S, Client, Following, following
 from tests.support.logged import Logged
 from tests.support.planted import Plant, Registry, replaying
@@ -266,6 +271,21 @@ def test_a_channel_says_when_nobody_is_there() -> None:
     mine.send(into="the void")
     with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
+
+
+def test_somebody_takes_connections_until_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What connects while a socket is open and nobody accepts would be reset."""
+    ended: list[list[object]] = []
+    monkeypatch.setattr(handover, "end_all", lambda servers: ended.append(servers) is None)
+    with listen("127.0.0.1", 0) as listening:
+        public = Public("net", Settings.read({}), listening)
+        ignore: Any = lambda *_: None  # noqa: E731
+        following = handover.Handover(FollowerState(tmp_path), public, 1.0, ignore, ignore, ignore)
+        standby, serving = object(), object()
+        following._standby, following._serving = cast(Any, standby), cast(Any, serving)
+        assert following.end()
+        assert ended == [[standby], [serving]]
+        assert listening.fileno() == -1
 
 
 def engine(keeping: FollowerState, version: str) -> KeptEngine:

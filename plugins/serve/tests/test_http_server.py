@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -27,6 +28,7 @@ from tests.support.logged import COMPILERS, Logged
 from tests.support.serving import NAME, Running, serving
 
 FOREVER_MS = 60_000
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module", params=COMPILERS)
@@ -85,9 +87,8 @@ def test_the_server_lists_its_model(running: Running) -> None:
     assert said["models"] == models
     for what, path in said["addresses"].items():
         method = "POST" if what in ("infer", "invocations") else "GET"
-        assert requests.request(method, running.url + path, timeout=10).status_code == (
-            400 if method == "POST" else 200
-        )
+        answer = requests.request(method, running.url + path, headers=JSON, timeout=10)
+        assert answer.status_code == (400 if method == "POST" else 200)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
@@ -174,7 +175,7 @@ def test_bytes_are_answered_with_bytes(running: Running, engine: LoadedEngine) -
     ],
 )
 def test_what_is_not_there_is_said_in_json(running: Running, path: str, method: str, status: int, said: str) -> None:
-    answer = requests.request(method, running.url + path, timeout=10)
+    answer = requests.request(method, running.url + path, headers=JSON, timeout=10)
     assert answer.status_code == status
     assert said in answer.json()["error"]
 
@@ -198,7 +199,7 @@ def test_metrics_tell_of_answers_and_failures(running: Running) -> None:
         running.counter("ngraph_failures_total", reason="malformed"),
     )
     ask(running, sample(3))
-    requests.post(running.infer, data=b"{", timeout=10)
+    requests.post(running.infer, data=b"{", headers=JSON, timeout=10)
     assert running.counter("ngraph_requests_total") == answered + 1
     assert running.counter("ngraph_failures_total", reason="malformed") == failed + 1
     assert running.counter("ngraph_ready") == 1
@@ -217,18 +218,15 @@ def test_a_request_has_as_many_samples_as_a_batch_at_most(running: Running) -> N
 
 def test_large_bodies_are_refused_before_they_are_read(running: Running) -> None:
     limit = running.service.max_body_bytes
-    answer = requests.post(running.infer, data=b" " * (limit + 1), timeout=10)
+    answer = requests.post(running.infer, data=b" " * (limit + 1), headers=JSON, timeout=10)
     assert answer.status_code == 413
 
     def pieces() -> Iterator[bytes]:
         for _ in range(3 + limit // 50_000):
             yield b" " * 50_000
 
-    # Without a length in the header it is found out on the way, and the connection may be gone before all is sent.
-    try:
-        answer = requests.post(running.infer, data=pieces(), timeout=10)
-    except requests.ConnectionError:
-        return
+    # Without a length in the header it is found out on the way; the answer arrives all the same.
+    answer = requests.post(running.infer, data=pieces(), headers=JSON, timeout=10)
     assert answer.status_code == 413
 
 
@@ -320,13 +318,12 @@ def test_a_request_that_takes_too_long_makes_room_for_others(logged: Logged) -> 
 
 
 def test_a_body_that_does_not_come_is_given_up(logged: Logged) -> None:
-    import socket
-
     with serving(logged.packages["onnxruntime"], timeout_s=0.5) as running:
         host, _, port = running.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), 10) as connection:
             connection.sendall(
-                f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode()
+                f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                "Content-Length: 9\r\n\r\n{".encode()
             )
             answer = b"".join(iter(lambda: connection.recv(10_000), b"")).decode()
         assert answer.startswith("HTTP/1.1 408")
@@ -375,6 +372,12 @@ def test_several_engines_answer_at_the_same_time(logged: Logged, engine: LoadedE
     ):
         for array, found in zip(arrays, pool.map(lambda array: ask(running, array), arrays), strict=True):
             np.testing.assert_allclose(found, engine.run([array])[0], atol=1e-5)
+
+
+def test_the_listening_socket_has_its_protocol() -> None:
+    """asyncio turns Nagle's algorithm off only there; with it an answer on a kept connection takes 40 ms."""
+    with listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
 
 
 def test_a_port_that_somebody_has_is_said(logged: Logged) -> None:
@@ -446,6 +449,6 @@ def test_a_server_that_ends_answers_in_time_or_says_that_it_could_not(
 
 
 def test_answers_are_json_of_one_line(running: Running) -> None:
-    text = requests.post(running.infer, data=b"\n{\n", timeout=10).text
+    text = requests.post(running.infer, data=b"\n{\n", headers=JSON, timeout=10).text
     assert text.count("\n") == 1
     assert json.loads(text)

@@ -75,7 +75,7 @@ def spoiled_json(rng: random.Random) -> tuple[bytes, dict[str, str]]:
         del entry[part]
     else:
         entry[part] = value
-    return json.dumps(content).encode(), {}
+    return json.dumps(content).encode(), {"Content-Type": "application/json"}
 
 
 def spoiled_bytes(rng: random.Random) -> tuple[bytes, dict[str, str]]:
@@ -102,7 +102,8 @@ def noise(rng: random.Random) -> tuple[bytes, dict[str, str]]:
 
 def raw(rng: random.Random) -> bytes:
     """What is no HTTP, or breaks off."""
-    head = f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = f"POST /v2/models/{NAME}/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += "Content-Type: application/json\r\n"
     return rng.choice(
         [
             rng.randbytes(rng.randint(1, 300)) + b"\r\n\r\n",

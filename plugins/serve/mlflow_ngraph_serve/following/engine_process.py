@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.processes import parent_death
@@ -25,8 +25,6 @@ from mlflow_ngraph_serve.server import BACKLOG, Server
 if TYPE_CHECKING:
     from mlflow_ngraph_serve.process import Order
     from mlflow_ngraph_serve.service import Service
-
-_CLOSE = (b"connection", b"close")
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,8 @@ class SharedSocketServer(Server):
         channel: socket.socket,
         tell: Callable[[str], None],
     ) -> None:
-        super().__init__(service, own, tell)
+        super().__init__(service, own, tell, public)
+        self._web.held.append(public)
         self._public = public
         self._channel = channel
         self._open: asyncio.Server | None = None
@@ -81,14 +80,11 @@ class SharedSocketServer(Server):
     async def _take_connections(self) -> None:
         if self._open is not None:
             return
-        web = self._web
-        web.config.encoded_headers[:] = [header for header in web.config.encoded_headers if header != _CLOSE]
-        web.server_state.default_headers = [header for header in web.server_state.default_headers if header != _CLOSE]
-        kind: Any = web.config.http_protocol_class
-        made = partial(kind, config=web.config, server_state=web.server_state, app_state=web.lifespan.state)
+        self._web.keep_connections(True)
         # What is closed when it stands aside is this process's own name of the socket.
-        self._open = await asyncio.get_running_loop().create_server(made, sock=self._public.dup(), backlog=BACKLOG)
-        web.servers.append(self._open)
+        own = self._public.dup()
+        self._open = await asyncio.get_running_loop().create_server(self._web.connection, sock=own, backlog=BACKLOG)
+        self._web.servers.append(self._open)
 
     def _stand_aside(self) -> None:
         """Accept no more connections; existing ones end with their next answer, which says so."""
@@ -97,8 +93,7 @@ class SharedSocketServer(Server):
         self._web.servers.remove(self._open)
         self._open.close()
         self._open = None
-        self._web.config.encoded_headers.append(_CLOSE)
-        self._web.server_state.default_headers = [*self._web.server_state.default_headers, _CLOSE]
+        self._web.keep_connections(False)
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

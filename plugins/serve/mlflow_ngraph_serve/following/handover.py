@@ -94,9 +94,12 @@ class Handover:
         return self._idle_s()
 
     def end(self) -> bool:
-        """Take no more connections, end all processes, and say whether each did so by itself."""
+        """End all processes, the one that serves last, and say whether each did so by itself."""
+        # The socket is closed when nobody has it any more, and until then somebody has to take connections.
         self._public.listening.close()
-        return end_all([*self._present(), *self._leaving])
+        serving, self._serving = self._serving, None
+        others = end_all([*self._present(), *self._leaving])
+        return end_all([serving] if serving is not None else []) and others
 
     def _present(self) -> Iterator[EngineServer]:
         return (server for server in (self._serving, self._standby, self._coming) if server is not None)

@@ -1,0 +1,165 @@
+"""What does a client of a server see, beside the bare engine and beside ``mlflow models serve``?
+
+``python benchmarks/served_outside.py PACKAGE [--clients 1,16,64] [--rounds 5] [--seconds 3]``
+
+``mlflow-ngraph engine serve`` and ``mlflow models serve`` serve the same engine on this machine, and the engine is loaded here as
+well. In each round each is asked for the same sample, one after the other, in an order that turns: the bare engine, ours over a kept
+connection and over new ones, ours and MLflow's by crowds, as JSON at ``/invocations`` and ours as bytes, too. Time counts at the
+client. Ratios are those of a round; their interval is that of the mean of their logarithms, 95 %.
+
+Exit code 1: with one client over a kept connection p50 or p99 is more than 1.5 times that of new connections, p50 is more than
+0.5 ms above the bare engine's; ours is behind MLflow's in throughput or p99 with some number of clients; or a request was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import requests
+from scipy import stats
+from support.asking import Asked, ask, post
+from support.server import free_port
+
+from mlflow_ngraph import load_model
+from mlflow_ngraph.engines.package import open_package
+from mlflow_ngraph_serve.client import encode
+
+NAME = "outside"
+MOST_OVER_NEW, MOST_OVER_ENGINE_MS = 1.5, 0.5
+START_S = 180.0
+
+
+def main() -> int:
+    """Measure and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("package", type=Path)
+    parser.add_argument("--clients", default="1,16,64")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    options = parser.parse_args()
+    clients = [int(count) for count in options.clients.split(",")]
+    rng = np.random.default_rng(0)
+    inputs = open_package(options.package).manifest.spec.inputs
+    sample = {spec.name: spec.random(1, rng) for spec in inputs}
+    nested = json.dumps({"inputs": {name: array.tolist() for name, array in sample.items()}}).encode()
+    as_json = post("/invocations", nested, {"Content-Type": "application/json"})
+    as_bytes = post(f"/v2/models/{NAME}/infer", *encode(sample))
+    found: dict[str, list[Asked]] = defaultdict(list)
+    with ExitStack() as stack:
+        ours = stack.enter_context(
+            _served([*_cli("mlflow_ngraph"), "engine", "serve", str(options.package)], "--name", NAME)
+        )
+        mlflow = ["models", "serve", "-m", str(options.package), "--env-manager", "local"]
+        theirs = stack.enter_context(_served([*_cli("mlflow"), *mlflow], "--workers", "1"))
+        engine = stack.enter_context(load_model(options.package))
+        arrays = [sample[spec.name] for spec in inputs]
+        turns = {
+            "engine": lambda: _bare(lambda: engine.run(arrays), options.seconds),
+            "new": lambda: ask(ours, as_bytes, 1, options.seconds, kept=False),
+            "kept": lambda: ask(ours, as_bytes, 1, options.seconds),
+        }
+        for count in clients:
+            turns |= {
+                f"bytes {count}": lambda count=count: ask(ours, as_bytes, count, options.seconds),
+                f"ours {count}": lambda count=count: ask(ours, as_json, count, options.seconds),
+                f"MLflow {count}": lambda count=count: ask(theirs, as_json, count, options.seconds),
+            }
+        for _ in range(options.rounds):
+            for name, turn in turns.items():
+                found[name].append(turn())
+                if not found[name][-1].taken:
+                    raise SystemExit(f"{name}: no answer in {options.seconds:g} s; take longer with --seconds")
+            turns = dict(reversed(turns.items()))
+    return 0 if _judged(found, clients) else 1
+
+
+def _judged(found: dict[str, list[Asked]], clients: list[int]) -> bool:
+    print(f"{'':>10} {'answers/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'refused':>8} {'lost':>5}   medians of rounds")
+    for name, rounds in found.items():
+        throughput, p50, p99 = (
+            float(np.median([value(one) for one in rounds]))
+            for value in (lambda one: one.throughput, lambda one: one.ms(50), lambda one: one.ms(99))
+        )
+        refused, lost = sum(one.refused for one in rounds), sum(one.lost for one in rounds)
+        print(f"{name:>10} {throughput:10.1f} {p50:8.3f} {p99:8.3f} {refused:8} {lost:5}")
+    over = float(
+        np.median([kept.ms(50) - bare.ms(50) for kept, bare in zip(found["kept"], found["engine"], strict=True)])
+    )
+    print(f"kept connection over the bare engine, p50: {over:.3f} ms")
+    good = over <= MOST_OVER_ENGINE_MS and not any(one.lost for rounds in found.values() for one in rounds)
+    for percentile in (50, 99):
+        ratio = _ratio(
+            f"kept/new p{percentile}",
+            [one.ms(percentile) for one in found["kept"]],
+            [one.ms(percentile) for one in found["new"]],
+        )
+        good &= ratio <= MOST_OVER_NEW
+    for count in clients:
+        ours, theirs = found[f"ours {count}"], found[f"MLflow {count}"]
+        label = f"ours/MLflow, {count} clients"
+        good &= _ratio(f"{label}, answers/s", [one.throughput for one in ours], [one.throughput for one in theirs]) > 1
+        good &= _ratio(f"{label}, p99", [one.ms(99) for one in ours], [one.ms(99) for one in theirs]) < 1
+    print("ok" if good else "NOT ok")
+    return good
+
+
+def _ratio(label: str, above: list[float], below: list[float]) -> float:
+    """Print the mean ratio of rounds with its interval."""
+    logs = np.log(np.array(above) / np.array(below))
+    mean, spread = float(logs.mean()), float(stats.sem(logs)) if len(logs) > 1 else float("nan")
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * spread if len(logs) > 1 else float("nan")
+    print(f"{label}: {np.exp(mean):.3f} [{np.exp(mean - half):.3f}, {np.exp(mean + half):.3f}]")
+    return float(np.exp(mean))
+
+
+def _bare(call: object, seconds: float) -> Asked:
+    asked = Asked(seconds)
+    end = time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        call()  # type: ignore[operator]
+        asked.taken.append(time.perf_counter() - start)
+    return asked
+
+
+def _cli(module: str) -> list[str]:
+    return [sys.executable, "-m", module]
+
+
+@contextmanager
+def _served(command: list[str], *options: str) -> Iterator[int]:
+    """The port of a server that has answered."""
+    port = free_port()
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen([*command, *options, "--port", str(port)], stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + START_S
+            while not _answers(port):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise SystemExit(log.read().decode())
+                time.sleep(0.2)
+            yield port
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def _answers(port: int) -> bool:
+    try:
+        return requests.get(f"http://127.0.0.1:{port}/ping", timeout=2).ok
+    except requests.RequestException:
+        return False
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

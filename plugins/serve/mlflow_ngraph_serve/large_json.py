@@ -1,0 +1,59 @@
+"""JSON of many megabytes in pieces.
+
+The standard library reads and writes in one go, and nothing else of the process runs meanwhile: a server would not even say
+that it lives. Between two pieces other threads have their turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from json.scanner import py_make_scanner  # type: ignore[attr-defined] # the scanner that calls what is written in Python
+from typing import Any
+
+PIECE = 32 << 10
+"""Characters that are read, or numbers that are written, at once: some milliseconds."""
+_NESTED = re.compile(r'["\[{]')
+
+
+def loads(text: str, parse_constant: Callable[[str], Any]) -> Any:
+    """As `json.loads` does."""
+    if len(text) <= PIECE:
+        return json.loads(text, parse_constant=parse_constant)
+    decoder: Any = json.JSONDecoder(parse_constant=parse_constant)
+    whole_array = decoder.parse_array
+    at_once = json.JSONDecoder(parse_constant=parse_constant).decode
+
+    def array(state: tuple[str, int], scan_once: Callable[[str, int], Any]) -> tuple[list[Any], int]:
+        begin = state[1]
+        values: list[Any] = []
+        while True:
+            end = text.find("]", begin, begin + PIECE)
+            cut = end if end >= 0 else text.rfind(",", begin, begin + PIECE)
+            piece = text[begin : max(begin, cut)]
+            if cut < 0 or _NESTED.search(piece):
+                nested: tuple[list[Any], int] = whole_array(state, scan_once)
+                return nested
+            if values and not piece.strip():
+                raise json.JSONDecodeError("Expecting value", text, begin)
+            values += at_once(f"[{piece}]")
+            begin = cut + 1
+            if end >= 0:
+                return values, begin
+
+    decoder.parse_array = array
+    decoder.scan_once = py_make_scanner(decoder)
+    return decoder.decode(text)
+
+
+def dumps(content: Any) -> str:
+    """As `json.dumps` does, without NaN and infinity."""
+    if isinstance(content, dict):
+        return "{" + ", ".join(f"{json.dumps(key)}: {dumps(value)}" for key, value in content.items()) + "}"
+    if not isinstance(content, list) or not content:
+        return json.dumps(content, allow_nan=False)
+    if isinstance(content[0], (list, dict)):
+        return "[" + ", ".join(map(dumps, content)) + "]"
+    slices = (content[begin : begin + PIECE // 8] for begin in range(0, len(content), PIECE // 8))
+    return "[" + ", ".join(json.dumps(one, allow_nan=False)[1:-1] for one in slices) + "]"
