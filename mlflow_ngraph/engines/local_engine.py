@@ -21,6 +21,7 @@ from mlflow_ngraph.engines.arrays import input_arrays, samples
 from mlflow_ngraph.engines.batches import Batching, check_batching, inseparable, join, pieces, take_piece
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import Package, check_files, read_manifest
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, EngineError, NGraphError, UsageError
 from mlflow_ngraph.workloads.base import TensorSpec
 
@@ -201,8 +202,7 @@ class LoadedEngine:
         except NGraphError:
             raise
         except Exception as error:  # runtimes raise anything
-            shown = " ".join(str(error).split())
-            raise EngineError(f"{self._package.directory}: {type(error).__name__}: {shown}") from error
+            raise EngineError(f"{self._package.directory}: {one_line(error)}") from error
 
     def _engine(self, batch: int) -> Engine:
         """Engine for a batch size, loaded at first use."""

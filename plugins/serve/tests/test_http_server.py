@@ -19,6 +19,7 @@ from mlflow_ngraph import LoadedEngine, load_model
 from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph_serve import application
+from mlflow_ngraph_serve.batching import Batcher
 from mlflow_ngraph_serve.client import decode, encode, infer
 from mlflow_ngraph_serve.protocol import LENGTH_HEADER, Interface
 from mlflow_ngraph_serve.server import listen
@@ -26,7 +27,7 @@ from mlflow_ngraph_serve.service import Service
 from tests.support.logged import COMPILERS, Logged
 from tests.support.serving import NAME, Running, serving
 
-FOREVER_MS = 60_000
+FOREVER_MS = 40_000
 
 
 @pytest.fixture(scope="module", params=COMPILERS)
@@ -308,9 +309,10 @@ def test_a_full_queue_says_when_to_come_back(logged: Logged, monkeypatch: pytest
         assert ask(running, sample(2, 1)).shape == (1, 10, 16)
 
 
-def test_a_request_that_takes_too_long_makes_room_for_others(logged: Logged) -> None:
-    options: dict[str, Any] = {"max_batch": 4, "max_queue": 4, "max_delay_ms": FOREVER_MS, "timeout_s": 0.5}
+def test_a_request_that_takes_too_long_makes_room_for_others(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"max_batch": 4, "max_queue": 4, "max_delay_ms": 499, "timeout_s": 0.5}
     with serving(logged.packages["onnxruntime"], **options) as running:
+        monkeypatch.setattr(Batcher, "_patience", lambda batcher: 60 if batcher.waiting < 4 else 0)
         late = post(running, sample(0, 3))
         assert late.status_code == 504
         assert "no answer within 0.5 s" in late.json()["error"]
@@ -433,7 +435,7 @@ def test_a_server_that_ends_answers_in_time_or_says_that_it_could_not(
 
     monkeypatch.setattr(Interface, "write", write)
     monkeypatch.setattr(application, "SMALL", -1)
-    options: dict[str, Any] = {"max_batch": 4, "max_delay_ms": FOREVER_MS, "timeout_s": 3}
+    options: dict[str, Any] = {"max_batch": 4, "max_delay_ms": 2500, "timeout_s": 3}
     with ThreadPoolExecutor(4) as pool:
         with serving(logged.packages["onnxruntime"], **options) as running:
             body: Any = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 10, 16], "data": [0.0] * 160}]}

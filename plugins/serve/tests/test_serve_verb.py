@@ -61,6 +61,14 @@ def test_files_in_the_current_directory_are_not_imported(
     [
         (("--max-p99-ms", "0"), "max_p99_ms: "),
         (("--timeout-s", "-1"), "timeout_s: "),
+        (("--timeout-s", "inf"), "timeout_s: expected a finite number"),
+        (("--max-p99-ms", "inf"), "max_p99_ms: expected a finite number"),
+        (("--max-delay-ms", "inf"), "max_delay_ms: expected a finite number"),
+        (("--max-body-mb", "nan"), "max_body_mb: expected "),
+        (
+            ("--max-delay-ms", "4000", "--timeout-s", "4"),
+            "max_delay_ms must be less than the 4 s that a request may take",
+        ),
         (("--name", "a/b"), "'a/b' is no name"),
         (("--workers", "0"), "--workers"),
     ],
