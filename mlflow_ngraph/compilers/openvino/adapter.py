@@ -80,6 +80,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     runtime_modules: ClassVar[tuple[str, ...]] = ("openvino",)
     compile_modules: ClassVar[tuple[str, ...] | None] = ("openvino", "onnx")
     blocked_modules: ClassVar[tuple[str, ...]] = (TELEMETRY,)
+    widest_integer: ClassVar[str | None] = "int32"
 
     @classmethod
     def availability(cls) -> Availability:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.engines.arrays import check_integers
 from mlflow_ngraph.engines.arrays import samples as batch_size
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph_serve import tensors
-from mlflow_ngraph_serve.refusal import malformed
+from mlflow_ngraph_serve.refusal import Refusal, malformed
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -51,11 +52,21 @@ class Interface:
     ----------
     name, version : str
         Under which clients know the engine.
+    widest_integer : str | None
+        That of the engine's `Compiler`.
     """
 
-    def __init__(self, name: str, version: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        widest_integer: str | None = None,
+    ) -> None:
         self.name = name
         self.version = version
+        self._widest = widest_integer
         self.inputs = {spec.name: spec for spec in inputs}
         self.outputs = {spec.name: spec for spec in outputs}
 
@@ -110,7 +121,7 @@ class Interface:
         Raises
         ------
         Refusal
-            One is missing, or they are not of one batch size.
+            One is missing, they are not of one batch size, or an integer is out of its range.
         """
         missing = [name for name in self.inputs if name not in arrays]
         if missing:
@@ -120,6 +131,10 @@ class Interface:
             samples = batch_size(ordered, list(self.inputs.values()))
         except UsageError as error:
             raise malformed(str(error)) from None
+        try:
+            check_integers(ordered, list(self.inputs.values()), self._widest)
+        except UsageError as error:
+            raise Refusal(422, "values", str(error)) from None
         return InferenceRequest(identity, ordered, samples, outputs)
 
     def example(self, address: str) -> str:

@@ -79,7 +79,8 @@ class Service:
         self.package = package
         self.limits = limits
         self._inputs = spec.inputs
-        self.interface = Interface(name, package.digest[:_VERSION_DIGITS], self._inputs, spec.outputs)
+        widest = compatibility.compiler_of(spec).widest_integer
+        self.interface = Interface(name, package.digest[:_VERSION_DIGITS], self._inputs, spec.outputs, widest)
         self.metadata = self.interface.metadata(f"ngraph_{spec.compiler}")
         self.metrics = Metrics(spec.batch_sizes)
         self.metrics.describe(package, name, self._waiting, lambda: self.ready)

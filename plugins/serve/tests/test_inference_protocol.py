@@ -203,3 +203,18 @@ def test_truth_is_one_or_zero() -> None:
     head = changed(change)
     with pytest.raises(Refusal, match="neither 0 nor 1"):
         INTERFACE.read(head + b"\x02", str(len(head)))
+
+
+@pytest.mark.parametrize(("value", "status"), [(0, 200), (49, 200), (50, 422), (-1, 422), (2**32 + 3, 422)])
+def test_integers_out_of_their_range_are_refused_before_the_engine(value: int, status: int) -> None:
+    spec = TensorSpec("ids", "int64", ("batch",), high=50)
+    interface = Interface("m", "1", (spec,), (X,), "int32")
+    body, headers = encode({"ids": np.array([value])})
+    if status == 200:
+        assert interface.read(body, headers[LENGTH_HEADER]).samples == 1
+        return
+    with pytest.raises(
+        Refusal, match=f"input 'ids' has values of {value} to {value}, the engine takes 0 to 49"
+    ) as error:
+        interface.read(body, headers[LENGTH_HEADER])
+    assert (error.value.status, error.value.reason) == (status, "values")
