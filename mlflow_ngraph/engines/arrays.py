@@ -78,7 +78,8 @@ def _has_range(spec: TensorSpec) -> bool:
     """True if somebody has said which values an integer input has, as a user or a table of the model."""
     count = spec.high - spec.low
     as_long = is_position(spec.name) and spec.shape[-1:] == (count,)
-    return count != TensorSpec.high - TensorSpec.low and not as_long
+    hashed = spec.high >= np.iinfo(spec.dtype).max
+    return count != TensorSpec.high - TensorSpec.low and not as_long and not hashed
 
 
 def _array(value: Any, spec: TensorSpec) -> NDArray[Any]:

@@ -124,6 +124,7 @@ IDS = TensorSpec("ids", "int64", ("batch", 3), high=50)
         (replace(IDS, high=2), None, (-(2**63), 2**63 - 1), ()),
         (replace(IDS, high=2), "int32", (-(2**31), 2**31 - 1), (-(2**31) - 1, 2**31)),
         (replace(IDS, name="position_ids", high=3), None, (0, 400), ()),
+        (replace(IDS, high=2**63 - 1), None, (-5, 2**63 - 1), ()),
         (TensorSpec("x", "uint64", ("batch",)), None, (0, 2**64 - 1), ()),
     ],
 )

@@ -74,7 +74,7 @@ class Application:
             self._helpers.shutdown(wait=False, cancel_futures=True)
 
         get = partial(Route, methods=["GET"])
-        return Starlette(
+        application = Starlette(
             routes=[
                 get("/", self._index),
                 get("/ping", self._ready),
@@ -91,9 +91,12 @@ class Application:
                 Route("/v2/models/{name}/versions/{version}/infer", self._infer, methods=["POST"]),
                 get("/metrics", self._metrics),
             ],
-            exception_handlers={Refusal: self._refused, HTTPException: _no_route, Exception: self._failed},
+            exception_handlers={Refusal: self._refused, HTTPException: self._no_route, Exception: self._failed},
             lifespan=lifespan,
         )
+        # A redirection would go to whatever host a client names.
+        application.router.redirect_slashes = False
+        return application
 
     async def _server(self, _: Request) -> Response:
         return _json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
@@ -251,6 +254,16 @@ class Application:
         self.service.metrics.refused(error.reason)
         return refusal(error)
 
+    async def _no_route(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        messages = {404: "there is nothing here: GET / lists what there is", 405: "this address takes another method"}
+        # Nobody reads a body that comes to such an address.
+        close = request.method not in ("GET", "HEAD")
+        answer = Refusal(error.status_code, "unknown", messages.get(error.status_code, error.detail), close=close)
+        found = await self._refused(request, answer)
+        found.headers.update(error.headers or {})
+        return found
+
     async def _failed(self, _: Request, error: Exception) -> Response:
         self.service.metrics.refused("internal")
         _log.error("a request failed", exc_info=error)
@@ -265,12 +278,6 @@ def refusal(error: Refusal) -> Response:
     if error.close:
         headers["Connection"] = "close"
     return _json({"error": str(error)}, error.status, headers)
-
-
-async def _no_route(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    messages = {404: "there is nothing here: GET / lists what there is", 405: "this address takes another method"}
-    return _json({"error": messages.get(error.status_code, error.detail)}, error.status_code, dict(error.headers or {}))
 
 
 def _json_bytes(length: str | None, body: bytearray) -> int:

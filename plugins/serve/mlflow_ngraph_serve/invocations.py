@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.text import shortened
 from mlflow_ngraph_serve import tensors
 from mlflow_ngraph_serve.refusal import malformed
 
@@ -39,9 +40,7 @@ def read(interface: Interface, body: bytes | bytearray) -> InferenceRequest:
         by_name = dict.fromkeys(interface.inputs, by_name)
     unknown = sorted(set(by_name) - set(interface.inputs))
     if unknown:
-        raise malformed(
-            f"no input is called {tensors.shortened(unknown[0])}: the engine takes {', '.join(interface.inputs)}"
-        )
+        raise malformed(f"no input is called {shortened(unknown[0])}: the engine takes {', '.join(interface.inputs)}")
     arrays: dict[str, NDArray[Any]] = {}
     for name, data in by_name.items():
         spec = interface.inputs[name]

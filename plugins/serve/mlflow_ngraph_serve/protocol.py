@@ -18,6 +18,7 @@ import numpy as np
 from mlflow_ngraph.engines.arrays import check_integers
 from mlflow_ngraph.engines.arrays import samples as batch_size
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.text import shortened
 from mlflow_ngraph_serve import tensors
 from mlflow_ngraph_serve.refusal import Refusal, malformed
 
@@ -198,14 +199,14 @@ class Interface:
     def _spec(self, entry: Mapping[str, Any], arrays: Mapping[str, object]) -> TensorSpec:
         name = entry.get("name")
         if not isinstance(name, str) or name not in self.inputs:
-            raise malformed(f"no input is called {tensors.shortened(name)}: the engine takes {', '.join(self.inputs)}")
+            raise malformed(f"no input is called {shortened(name)}: the engine takes {', '.join(self.inputs)}")
         if name in arrays:
             raise malformed(f"input {name!r} is given twice")
         spec = self.inputs[name]
         wanted = tensors.datatype(spec.dtype)
         if entry.get("datatype") != wanted:
             raise malformed(
-                f"input {name!r} has datatype {tensors.shortened(entry.get('datatype'))}, the engine takes {wanted}"
+                f"input {name!r} has datatype {shortened(entry.get('datatype'))}, the engine takes {wanted}"
             )
         return spec
 
@@ -218,7 +219,7 @@ class Interface:
             name = entry.get("name")
             if not isinstance(name, str) or name not in self.outputs:
                 known = ", ".join(self.outputs)
-                raise malformed(f"no output is called {tensors.shortened(name)}: the engine has {known}")
+                raise malformed(f"no output is called {shortened(name)}: the engine has {known}")
             if name in wanted:
                 raise malformed(f"output {name!r} is asked for twice")
             wanted[name] = _truth(_parameters(entry, f"output {name!r}"), "binary_data", otherwise=default)

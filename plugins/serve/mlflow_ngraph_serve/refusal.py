@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+from mlflow_ngraph.text import brief
+
 Reason = Literal[
     "malformed", "unknown", "too_large", "slow", "queue_full", "not_ready", "timeout", "values", "engine", "internal"
 ]
 """Reason for refusing a request; the values of the label ``reason``."""
+
+
+LONGEST = 500
+"""Characters of a line."""
 
 
 class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
@@ -24,7 +30,7 @@ class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
     def __init__(
         self, status: int, reason: Reason, message: str, *, retry_after_s: float | None = None, close: bool = False
     ) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(brief(message, LONGEST))
         self.status = status
         self.reason: Reason = reason
         self.retry_after_s = retry_after_s
