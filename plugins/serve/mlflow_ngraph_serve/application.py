@@ -74,7 +74,7 @@ class Application:
             self._helpers.shutdown(wait=False, cancel_futures=True)
 
         get = partial(Route, methods=["GET"])
-        application = Starlette(
+        app = Starlette(
             routes=[
                 get("/", self._index),
                 get("/ping", self._ready),
@@ -94,9 +94,8 @@ class Application:
             exception_handlers={Refusal: self._refused, HTTPException: self._no_route, Exception: self._failed},
             lifespan=lifespan,
         )
-        # A redirection would go to whatever host a client names.
-        application.router.redirect_slashes = False
-        return application
+        app.router.redirect_slashes = False
+        return app
 
     async def _server(self, _: Request) -> Response:
         return _json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
@@ -254,15 +253,13 @@ class Application:
         self.service.metrics.refused(error.reason)
         return refusal(error)
 
-    async def _no_route(self, request: Request, error: Exception) -> Response:
+    async def _no_route(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        self.service.metrics.refused("unknown")
         messages = {404: "there is nothing here: GET / lists what there is", 405: "this address takes another method"}
-        # Nobody reads a body that comes to such an address.
-        close = request.method not in ("GET", "HEAD")
-        answer = Refusal(error.status_code, "unknown", messages.get(error.status_code, error.detail), close=close)
-        found = await self._refused(request, answer)
-        found.headers.update(error.headers or {})
-        return found
+        said = messages.get(error.status_code, error.detail)
+        # The body of such a request is not read.
+        return _json({"error": said}, error.status_code, {**(error.headers or {}), "Connection": "close"})
 
     async def _failed(self, _: Request, error: Exception) -> Response:
         self.service.metrics.refused("internal")

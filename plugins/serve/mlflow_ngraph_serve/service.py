@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.engines import compatibility
@@ -81,7 +81,6 @@ class Service:
         self._inputs = spec.inputs
         widest = compatibility.compiler_of(spec).widest_integer
         self.interface = Interface(name, package.digest[:_VERSION_DIGITS], self._inputs, spec.outputs, widest)
-        self.metadata = self.interface.metadata(f"ngraph_{spec.compiler}")
         self.metrics = Metrics(spec.batch_sizes)
         self.metrics.describe(package, name, self._waiting, lambda: self.ready)
         self._wishes = wishes
@@ -89,6 +88,14 @@ class Service:
         self._tell = tell
         self._engines: list[LoadedEngine] = []
         self._batcher: Batcher | None = None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Answer to ``/v2/models/NAME``; once the engine is warm with the largest batch of a request, as Triton calls it."""
+        said = self.interface.metadata(f"ngraph_{self.package.manifest.spec.compiler}")
+        if self._batcher is not None and self._batcher.batched:
+            said["max_batch_size"] = self._batcher.plan.max_batch
+        return said
 
     @property
     def ready(self) -> bool:

@@ -71,6 +71,7 @@ def test_the_server_says_what_it_is(running: Running, logged: Logged) -> None:
         "platform": f"ngraph_{running.service.package.manifest.spec.compiler}",
         "inputs": [{"name": "input", "datatype": "FP32", "shape": [-1, 10, 16]}],
         "outputs": [{"name": "output", "datatype": "FP32", "shape": [-1, 10, 16]}],
+        "max_batch_size": 4,
     }
     assert running.service.package.digest.startswith(version)
     assert get(f"/v2/models/{NAME}/versions/{version}").json() == model
@@ -172,12 +173,17 @@ def test_bytes_are_answered_with_bytes(running: Running, engine: LoadedEngine) -
         (f"/v2/models/{NAME}/infer", "GET", 405, "takes another method"),
         (f"/v2/models/{NAME}", "DELETE", 405, "takes another method"),
         (f"/v2/models/{NAME}/infer", "POST", 400, "the body is not JSON"),
+        ("/v2/", "GET", 404, "there is nothing here"),
+        (f"/v2/models/{NAME}/infer/", "POST", 404, "there is nothing here"),
     ],
 )
 def test_what_is_not_there_is_said_in_json(running: Running, path: str, method: str, status: int, said: str) -> None:
-    answer = requests.request(method, running.url + path, timeout=10)
+    reason = "malformed" if status == 400 else "unknown"
+    before = running.counter("ngraph_failures_total", reason=reason)
+    answer = requests.request(method, running.url + path, timeout=10, allow_redirects=False)
     assert answer.status_code == status
     assert said in answer.json()["error"]
+    assert running.counter("ngraph_failures_total", reason=reason) == before + 1
 
 
 def test_requests_of_many_become_batches_and_everybody_gets_his_own(running: Running, engine: LoadedEngine) -> None:
