@@ -163,17 +163,27 @@ class Application:
         self._admit(request)
         self._running += 1
         body = bytearray()
+        place = 0
+        seconds: float | None = None
         try:
             await self._read(request, body, start)
+            # How fast a client sends is its own affair.
+            came = time.monotonic()
+            self._in_time(self.service.admits(came))
+            place = self.service.pace.enter()
             question = await self._helped(_json_bytes(length, body) > SMALL, partial(read, body), start)
             answer = await self._answer(question, start)
             as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
             written = partial(write, question, answer.outputs)
             content, headers = await self._helped(as_json > SMALL, written, start)
+            seconds = time.monotonic() - came
+            self._in_time(self.service.pace.in_time(seconds))
         except ClientDisconnect:
             return Response(status_code=_NOBODY)
         finally:
             self._running -= 1
+            if place:
+                self.service.pace.leave(place, seconds)
             # What the engine was given may still be a part of it.
             self._held -= len(body)
         self.service.metrics.answered(time.monotonic() - start, answer.queued_s)
@@ -196,6 +206,12 @@ class Application:
             raise Refusal(503, "queue_full", "too many requests at the same time", retry_after_s=1, close=True)
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "malformed", "bodies must not be compressed", close=True)
+
+    @staticmethod
+    def _in_time(kept: bool) -> None:
+        """Refuse a request for which the promised latency is not kept."""
+        if not kept:
+            raise Refusal(503, "queue_full", "it cannot be answered within the latency bound", retry_after_s=1)
 
     async def _read(self, request: Request, body: bytearray, start: float) -> None:
         try:
@@ -251,6 +267,8 @@ class Application:
     async def _refused(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, Refusal)
         self.service.metrics.refused(error.reason)
+        if error.reason == "queue_full":
+            await self.service.pace.refuse()
         return refusal(error)
 
     async def _no_route(self, _: Request, error: Exception) -> Response:

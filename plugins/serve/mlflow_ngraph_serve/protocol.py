@@ -138,15 +138,19 @@ class Interface:
             raise Refusal(422, "values", str(error)) from None
         return InferenceRequest(identity, ordered, samples, outputs)
 
-    def example(self, address: str) -> str:
-        """A command that asks for one sample of zeros; zeros are sent as bytes, for inputs of any size."""
+    def zeros(self) -> tuple[str, int]:
+        """The JSON of a request for one sample of zeros, as bytes of any size, and the number of bytes that follow it."""
         described, size = [], 0
         for spec in self.inputs.values():
             shape = list(spec.resolve(1))
             own = math.prod(shape) * np.dtype(spec.dtype).itemsize
             described.append({**_described(spec), "shape": shape, "parameters": {"binary_data_size": own}})
             size += own
-        head = json.dumps({"inputs": described}, separators=(",", ":"))
+        return json.dumps({"inputs": described}, separators=(",", ":")), size
+
+    def example(self, address: str) -> str:
+        """A command that asks for one sample of zeros."""
+        head, size = self.zeros()
         return (
             f"{{ printf %s {shlex.quote(head)}; head -c {size} /dev/zero; }} | curl -s --data-binary @- "
             f"-H '{LENGTH_HEADER}: {len(head.encode())}' {shlex.quote(address)}"

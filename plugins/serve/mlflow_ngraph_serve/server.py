@@ -118,7 +118,8 @@ class Server:
     async def _load(self) -> BaseException | None:
         """Load the service in a thread; without an engine there is nothing to serve. `run` raises its error."""
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self._service.start)
+            where = self._listening.getsockname()[:2]
+            await asyncio.get_running_loop().run_in_executor(None, self._service.start, where)
         except Exception as error:  # noqa: BLE001 - whatever it is
             self._problem = error
             self.stop()

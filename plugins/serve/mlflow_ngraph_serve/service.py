@@ -14,6 +14,7 @@ from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph_serve import speeds
 from mlflow_ngraph_serve.batching import Batcher
 from mlflow_ngraph_serve.metrics import Metrics
+from mlflow_ngraph_serve.pace import Pace
 from mlflow_ngraph_serve.planning import Wishes, plan
 from mlflow_ngraph_serve.protocol import Interface
 
@@ -88,6 +89,8 @@ class Service:
         self._tell = tell
         self._engines: list[LoadedEngine] = []
         self._batcher: Batcher | None = None
+        self.pace = Pace()
+        """Admission of requests; it is known when the engine is warm."""
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -125,8 +128,17 @@ class Service:
         """Requests that are read, queued or computed concurrently: a bound of their memory."""
         return 2 * self._batcher.plan.max_queue + _READERS if self._batcher else _READERS
 
-    def start(self) -> None:
+    def admits(self, begun: float) -> bool:
+        """Test if a request that has begun then, by the monotonic clock, would be answered within the latency bound."""
+        return self.pace.admits(begun)
+
+    def start(self, where: tuple[str, int]) -> None:
         """Load the engine, call it at every batch size, and plan. Takes as long as that takes.
+
+        Parameters
+        ----------
+        where : tuple[str, int]
+            Host and port of the web server.
 
         Raises
         ------
@@ -139,8 +151,10 @@ class Service:
             self._engines.append(LoadedEngine(self.package))
             self._engines[-1].warmup()
         measured, source = speeds.known(self._engines[0], fingerprint()["digest"])
-        chosen = plan(measured, self._wishes, self._workers)
-        self._tell(f"speeds {source}: {speeds.shown(measured)}")
+        outside_s = speeds.outside(where, self.interface)
+        chosen = plan(measured, self._wishes, self._workers, outside_s)
+        self.pace = Pace(chosen.room_s, chosen.expected_p99_s, outside_s)
+        self._tell(f"speeds {source}: {speeds.shown(measured)}; {1000 * outside_s:.3g} ms outside the engine")
         self._batcher = Batcher(self._engines, chosen, self.metrics)
         self._tell(_described(chosen, self._batcher.inseparable))
 

@@ -315,6 +315,18 @@ def test_a_full_queue_says_when_to_come_back(logged: Logged, monkeypatch: pytest
         assert ask(running, sample(2, 1)).shape == (1, 10, 16)
 
 
+def test_what_could_not_be_answered_within_the_bound_is_refused(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(logged.packages["onnxruntime"], max_p99_ms=5000) as running:
+        assert post(running, sample(0)).status_code == 200
+        monkeypatch.setattr(running.service.pace, "_under_way", 10**6)
+        refused = post(running, sample(0))
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert "within the latency bound" in refused.json()["error"]
+        assert running.counter("ngraph_failures_total", reason="queue_full") == 1
+
+
 def test_a_request_that_takes_too_long_makes_room_for_others(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"max_batch": 4, "max_queue": 4, "max_delay_ms": 499, "timeout_s": 0.5}
     with serving(logged.packages["onnxruntime"], **options) as running:
@@ -346,9 +358,9 @@ class Held(Service):
 
     go = threading.Event()
 
-    def start(self) -> None:
+    def start(self, where: tuple[str, int]) -> None:
         assert self.go.wait(60)
-        super().start()
+        super().start(where)
 
 
 def test_nobody_is_served_before_the_engine_is_warm(logged: Logged) -> None:
@@ -371,8 +383,9 @@ def test_the_plan_is_said_with_the_figures_that_it_follows_from(logged: Logged) 
         speeds, plan = running.said[1:3]
         assert f"as measured by study {study!r}: batch 1: " in speeds
         assert "batches of at most" in plan
+        assert speeds.endswith(" ms outside the engine")
         assert running.service.plan is not None
-        assert running.service.plan.expected_p99_s < 5
+        assert 0 < running.service.plan.expected_p99_s < running.service.plan.room_s == pytest.approx(4.5)
 
 
 def test_several_engines_answer_at_the_same_time(logged: Logged, engine: LoadedEngine) -> None:
