@@ -166,8 +166,11 @@ def service_of(order: Order) -> Service:
 
 
 def _listening_server(order: Order) -> Server:
+    from mlflow_ngraph_serve.hosting.access import is_loopback
     from mlflow_ngraph_serve.server import Server, listen
 
+    if not is_loopback(order.settings.host):
+        tell("others can reach this server, which has neither authentication nor TLS: put a proxy in front of it")
     return Server(service_of(order), listen(order.settings.host, order.settings.port), tell)
 
 

@@ -19,6 +19,7 @@ IDLE_S = 75
 GRACE_S = 5
 """Beyond the time of a request, for clients to take their answers when the server ends."""
 BACKLOG = 1024
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - to be told apart, not to be listened on
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -42,8 +43,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """Address of the server for clients."""
+    """Address of the server for clients on this machine."""
     host, port = listening.getsockname()[:2]
+    host = "localhost" if host in _EVERYWHERE else host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -22,7 +22,7 @@ from mlflow_ngraph_serve import application
 from mlflow_ngraph_serve.batching import Batcher
 from mlflow_ngraph_serve.client import decode, encode, infer
 from mlflow_ngraph_serve.protocol import LENGTH_HEADER, Interface
-from mlflow_ngraph_serve.server import listen
+from mlflow_ngraph_serve.server import address, listen
 from mlflow_ngraph_serve.service import Service
 from tests.support.logged import COMPILERS, Logged
 from tests.support.serving import NAME, Running, serving
@@ -401,6 +401,11 @@ def test_several_engines_answer_at_the_same_time(logged: Logged, engine: LoadedE
 def test_a_port_that_somebody_has_is_said(logged: Logged) -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1 port"):
         listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_server_everywhere_has_an_address_that_can_be_used() -> None:
+    with listen("0.0.0.0", 0) as listening:
+        assert address(listening) == f"http://localhost:{listening.getsockname()[1]}"
 
 
 @pytest.mark.usefixtures("processes")
