@@ -19,7 +19,7 @@ _VARIED = 0.25
 """Variance of the number of requests under way from which on there is a line."""
 _REFUSING = 0.1
 """Share of the web server's time for refusing requests."""
-LONGEST_S = 2.0
+_LONGEST_S = 2.0
 """Delay of a refusal at most."""
 
 
@@ -88,6 +88,6 @@ class Pace:
             return
         self._refused += 1
         try:
-            await asyncio.sleep(min(LONGEST_S, self._refused * self._outside_s / _REFUSING))
+            await asyncio.sleep(min(_LONGEST_S, self._refused * self._outside_s / _REFUSING))
         finally:
             self._refused -= 1
