@@ -23,7 +23,7 @@ from mlflow.exceptions import MlflowException
 
 from mlflow_ngraph import load_model
 from mlflow_ngraph.engines.probe import read_probe
-from mlflow_ngraph_serve import deployments
+from mlflow_ngraph_serve import deployments, process, source
 from mlflow_ngraph_serve.client import infer
 from mlflow_ngraph_serve.deployments import NGraphDeployments
 from mlflow_ngraph_serve.root import Root
@@ -117,6 +117,22 @@ def test_an_option_is_taken_back_by_an_empty_value(client: NGraphDeployments, lo
     assert client.update_deployment("a", config={"max_delay_ms": ""})["config"] == {"port": "0"}
     with pytest.raises(MlflowException, match="max_delay_ms: deployment 'a' has no such option"):
         client.update_deployment("a", config={"max_delay_ms": ""})
+
+
+def test_run_local_says_that_it_has_the_options_of_the_command_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    became: list[tuple[Any, ...]] = []
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path))
+    monkeypatch.setattr(source, "obtain", lambda uri: f"the package of {uri}")
+    monkeypatch.setattr(process, "become", lambda *what: became.append(what))
+    deployments.run_local("r50", "models:/r50@live", config={"port": "0"})
+    ((package, name, settings),) = became
+    assert (package, name, settings.port) == ("the package of models:/r50@live", "r50", 0)
+    said = capfd.readouterr().err
+    assert (
+        f"{tmp_path / 'deployments'} has no deployment 'r50' of models:/r50@live: the options are those of this" in said
+    )
 
 
 def test_a_damaged_deployment_hides_no_other(
