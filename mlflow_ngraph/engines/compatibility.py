@@ -34,7 +34,7 @@ def compiler_of(spec: EngineSpec) -> Compiler[Any]:
 
 
 def other_interface(spec: EngineSpec, before: EngineSpec) -> str:
-    """What clients of the engine ``before`` would meet with this one instead; empty where it takes and gives the same."""
+    """Difference that clients of the engine ``before`` would meet; empty where this one takes and gives the same."""
     for what, own, other in (
         ("another workload", spec.workload, before.workload),
         ("other inputs", _tensors(spec.inputs), _tensors(before.inputs)),

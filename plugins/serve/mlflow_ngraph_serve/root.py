@@ -254,7 +254,7 @@ def check_config(config: Mapping[str, Any]) -> Settings:
 
 
 def _reason(error: OSError) -> str:
-    """Why; of many files that could not be copied, the first one's."""
+    """Reason in words; of many files that could not be copied, the first one's."""
     return str(error.args[0][0][2]) if isinstance(error, shutil.Error) else error.strerror or type(error).__name__
 
 

@@ -276,7 +276,7 @@ def _listening(settings: Settings, *, patient: bool) -> Iterator[socket.socket]:
 
 
 def _change(good: KeptEngine | None, engine: KeptEngine) -> str:
-    """What clients of the good engine would meet with another one; empty where that is the same, or cannot be told."""
+    """Difference that clients of the good engine would meet; empty where there is none, or none can be told."""
     if good is None:
         return ""
     try:
