@@ -12,7 +12,7 @@ import math
 import time
 
 _WEIGHT = 1 / 16
-"""Of the last answer, in means over those before."""
+"""Weight of the last answer in means."""
 _DEVIATIONS = 2
 """Mean deviations above the line that an answer is expected to take."""
 _VARIED = 0.25
