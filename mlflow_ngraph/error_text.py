@@ -5,12 +5,12 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
 from mlflow_ngraph.credentials import hidden
-from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.errors import EngineError, NGraphError
 from mlflow_ngraph.torchvision_hook import FITTING
 
 LONGEST = 300
@@ -96,6 +96,8 @@ _MARKED = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?\n(?:(?!\s*File 
 _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n[ \t]+(\S.*)')
 """Places in a message: file, line, function, code."""
 _NOT_THE_MODEL = re.compile(r"^code/__torch__|/torch/|^<")
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"(),]+/)+")
+"""Folders of an absolute path."""
 _MACHINERY = ("torch", "torchvision", "sympy", "numpy", "mlflow_ngraph")
 """Packages whose functions a model calls, or that call it."""
 
@@ -111,6 +113,22 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return hidden(_ended(error))
     links = causes(error)
+    place = next((line for link in reversed(links) if (line := _quoted(str(link)) or _raised(link))), "")
+    return hidden(f"{_shortened(_words(links), LONGEST - len(place))}{place}")
+
+
+def for_strangers(error: BaseException) -> str:
+    """Format an error for people elsewhere, in at most `LONGEST` characters: no folder of this machine, no line of code.
+
+    Where an engine has failed these are the runtime's own words.
+    """
+    runtime = error.__cause__ if isinstance(error, EngineError) else None
+    text = str(runtime or error) if isinstance(runtime or error, NGraphError) else _words(causes(runtime or error))
+    return _shortened(_FOLDERS.sub("", hidden(" ".join(text.split()))), LONGEST)
+
+
+def _words(links: Sequence[BaseException]) -> str:
+    """The message of the last of a chain of errors, with the operator and the type where they say anything."""
     last = links[-1]
     text = _shortened(str(last).strip(), _LONGEST_MESSAGE)
     for pattern, left in _REWRITTEN:
@@ -122,10 +140,7 @@ def one_line(error: BaseException) -> str:
     elif kind not in _NO_NEWS and not re.match(r"[\w.]*(Error|Exception): ", text):
         text = f"{kind}: {text}"
     about = next((match[1] for link in links for pattern in _ABOUT if (match := pattern.search(str(link)))), "")
-    if about and about not in text:
-        text = _trimmed(f"{about}: {text}")
-    place = next((line for link in reversed(links) if (line := _quoted(str(link)) or _raised(link))), "")
-    return hidden(f"{_shortened(text, LONGEST - len(place))}{place}")
+    return _trimmed(f"{about}: {text}") if about and about not in text else text
 
 
 def _ended(error: SystemExit | KeyboardInterrupt) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mlflow_ngraph.error_text import LONGEST, one_line
-from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.error_text import LONGEST, for_strangers, one_line
+from mlflow_ngraph.errors import EngineError, UnsupportedError, UsageError
 
 FAILURES = Path(__file__).parent / "data/failures"
 CAUSED_BY = "\n=====CAUSED BY=====\n"
@@ -116,3 +116,35 @@ def test_what_this_package_says_is_told_as_it_is() -> None:
     error = UnsupportedError("tvm has no operator Det")
     error.__cause__ = RuntimeError("something else")
     assert one_line(error) == "tvm has no operator Det"
+
+
+TORCHSCRIPT = """The following operation failed in the TorchScript interpreter.
+Traceback of TorchScript, serialized code (most recent call last):
+  File "code/__torch__/models.py", line 6, in forward
+    _0 = torch.sum(torch.embedding(CONSTANTS.c0, x), [1])
+                   ~~~~~~~~~~~~~~~ <--- HERE
+
+Traceback of TorchScript, original code (most recent call last):
+/home/somebody/site-packages/torch/nn/functional.py(2615): embedding
+/home/somebody/models.py(7): forward
+RuntimeError: index out of range in self
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "line"),
+    [
+        (EngineError("/home/a/package: whatever"), RuntimeError(TORCHSCRIPT), "index out of range in self"),
+        (EngineError("/home/a/package: whatever"), MemoryError(), "MemoryError"),
+        (EngineError("/home/a/package: engine/model.bin has changed"), None, "package: engine/model.bin has changed"),
+        (EngineError("x"), RuntimeError("no '/home/a/weights.bin' in\n/tmp/d/e.py"), "no 'weights.bin' in e.py"),
+        (UsageError("input 'x' has shape (1, 2), 3 samples/s"), None, "input 'x' has shape (1, 2), 3 samples/s"),
+    ],
+)
+def test_strangers_learn_nothing_of_this_machine(error: Exception, cause: Exception | None, line: str) -> None:
+    error.__cause__ = cause
+    assert for_strangers(error) == line
+
+
+def test_strangers_get_no_more_than_a_line() -> None:
+    assert len(for_strangers(UsageError("word\n" * 1000))) <= LONGEST

@@ -229,6 +229,9 @@ class Compiler(ABC, Generic[F]):
     """Part of an engine that `load` or `bind` runs as code with the rights of the process, such as a shared
     library; empty where engines are data for a runtime."""
 
+    widest_integer: ClassVar[str | None] = None
+    """Type to which the runtime cuts integers of inputs without a word; None where it takes all of their own type."""
+
     def __init__(self, flags: F) -> None:
         self.flags = flags
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.random_inputs import is_position
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,6 +49,37 @@ def samples(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec]) -> int 
     if len(set(sizes.values())) > 1:
         raise UsageError(f"inputs have different batch sizes: {sizes}")
     return next(iter(sizes.values()), None)
+
+
+def check_integers(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], widest: str | None) -> None:
+    """Refuse integers that the workload does not have, or that its runtime would cut to other ones.
+
+    Runtimes compute something from either, mostly without a word. Raises `UsageError`.
+
+    Parameters
+    ----------
+    widest : str | None
+        `Compiler.widest_integer` of the engine.
+    """
+    for array, spec in zip(arrays, specs, strict=True):
+        if array.dtype.kind not in "iu" or not array.size:
+            continue
+        limits = np.iinfo(array.dtype if widest is None else widest)
+        low, high = int(limits.min), int(limits.max)
+        if _has_range(spec):
+            # Engines are warmed up with zeros, so these are taken in any case.
+            low, high = max(low, min(spec.low, 0)), min(high, max(spec.high - 1, 0))
+        if int(array.min()) < low or int(array.max()) > high:
+            found = f"{array.min()} to {array.max()}"
+            raise UsageError(f"input {spec.name!r} has values of {found}, the engine takes {low} to {high}")
+
+
+def _has_range(spec: TensorSpec) -> bool:
+    """True if somebody has said which values an integer input has, as a user or a table of the model."""
+    count = spec.high - spec.low
+    as_long = is_position(spec.name) and spec.shape[-1:] == (count,)
+    hashed = spec.high >= np.iinfo(spec.dtype).max
+    return count != TensorSpec.high - TensorSpec.low and not as_long and not hashed
 
 
 def _array(value: Any, spec: TensorSpec) -> NDArray[Any]:

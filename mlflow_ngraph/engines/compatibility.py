@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -14,7 +14,7 @@ from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.errors import EngineError, UsageError
-from mlflow_ngraph.workloads.base import WorkloadRef
+from mlflow_ngraph.workloads.base import TensorSpec, WorkloadRef
 
 _ACCELERATED = "gpu"
 """The device profile whose name a rebuild command gives for an engine that needs a GPU, but for a Jetson."""
@@ -31,6 +31,22 @@ def compiler_of(spec: EngineSpec) -> Compiler[Any]:
         return create(spec.compiler, spec.asked)
     except UsageError as error:
         raise EngineError(f"nothing here loads an engine of {spec.compiler}: {error}") from None
+
+
+def other_interface(spec: EngineSpec, before: EngineSpec) -> str:
+    """Difference that clients of the engine ``before`` would meet; empty where this one takes and gives the same."""
+    for what, own, other in (
+        ("another workload", spec.workload, before.workload),
+        ("other inputs", _tensors(spec.inputs), _tensors(before.inputs)),
+        ("other outputs", _tensors(spec.outputs), _tensors(before.outputs)),
+    ):
+        if own != other:
+            return f"{what}: {other}, not {own}"
+    return ""
+
+
+def _tensors(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{spec.name} {spec.dtype}[{', '.join(map(str, spec.shape))}]" for spec in specs)
 
 
 def check(manifest: Manifest, where: str) -> None:

@@ -22,10 +22,11 @@ from weakref import WeakSet
 
 from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation, Target
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.arrays import input_arrays, samples
+from mlflow_ngraph.engines.arrays import check_integers, input_arrays, samples
 from mlflow_ngraph.engines.batches import Batching, check_batching, inseparable, join, pieces, take_piece
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import Package, check_files, read_manifest
+from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, EngineError, NGraphError, UsageError
 from mlflow_ngraph.workloads.base import TensorSpec
 
@@ -131,12 +132,14 @@ class LoadedEngine:
         Raises
         ------
         UsageError
-            An input is missing, unknown, or of another type or shape, or the batch size cannot be served.
+            An input is missing, unknown, of another type or shape, or out of its range, or the batch size cannot be
+            served.
         EngineError
             The engine is closed, or the runtime failed.
         """
         specs, outputs = self.inputs, self.outputs
         arrays = input_arrays(inputs, specs)
+        check_integers(arrays, specs, self._compiler.widest_integer)
         way = self.batching if batching is None else check_batching(batching)
         count = samples(arrays, specs)
         parts = pieces(self.batch_sizes[0] if count is None else count, self.batch_sizes, way)
@@ -208,8 +211,7 @@ class LoadedEngine:
         except NGraphError:
             raise
         except Exception as error:  # runtimes raise anything
-            shown = " ".join(str(error).split())
-            raise EngineError(f"{self._package.directory}: {type(error).__name__}: {shown}") from error
+            raise EngineError(f"{self._package.directory}: {one_line(error)}") from error
 
     def _new_thread(self) -> ThreadPoolExecutor:
         """Executor whose thread starts at the first call."""

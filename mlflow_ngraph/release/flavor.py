@@ -20,7 +20,8 @@ from mlflow_ngraph.engines.local_engine import LoadedEngine, open_prepared
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.engines.package import open_package, read_manifest, write_manifest
 from mlflow_ngraph.engines.package import sign as sign_package
-from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.error_text import for_strangers
+from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
 from mlflow_ngraph.tracking import model_files
 from mlflow_ngraph.tracking.model_files import FLAVOR
 
@@ -268,17 +269,26 @@ class PyfuncEngine:
 
         Raises
         ------
-        UsageError
-            An input is not what the engine takes.
+        MlflowException
+            An input is not what the engine takes, or it fails on these values; MLflow's server answers any other error
+            with a traceback.
         """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self._outputs(model_input)
+        except NGraphError as error:
+            raise MlflowException.invalid_parameter_value(for_strangers(error)) from None
+
+    def _outputs(self, given: Any) -> dict[str, NDArray[np.generic]]:
         import numpy as np
 
-        if isinstance(model_input, Mapping):
-            return self.engine.run({name: np.asarray(value) for name, value in model_input.items()})
-        if isinstance(model_input, np.ndarray) and len(self.engine.inputs) == 1:
-            return self.engine.run({self.engine.inputs[0].name: model_input})
+        if isinstance(given, Mapping):
+            return self.engine.run({name: np.asarray(value) for name, value in given.items()})
+        if isinstance(given, np.ndarray) and len(self.engine.inputs) == 1:
+            return self.engine.run({self.engine.inputs[0].name: given})
         names = ", ".join(spec.name for spec in self.engine.inputs)
-        raise UsageError(f"expected a mapping with the inputs {names}, found {type(model_input).__name__}")
+        raise UsageError(f"expected a mapping with the inputs {names}, found {type(given).__name__}")
 
     def get_raw_model(self) -> LoadedEngine:
         return self.engine

@@ -16,6 +16,7 @@ from mlflow_ngraph.analysis import champion as champions
 from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.champion import EngineComparison
 from mlflow_ngraph.devices.registry import accelerator
+from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.release import evidence, logged_engine
 from mlflow_ngraph.release.logged_engine import LoggedEngine
@@ -221,8 +222,10 @@ def _objections(
     if before.engine is None:
         return (*objections, f"{called} {before.problem}: there is nothing to compare with")
     mine, theirs = candidate.manifest, before.engine.manifest
+    change = compatibility.other_interface(mine.spec, theirs.spec)
+    if change:
+        objections.append(f"{called} has {change}")
     for what, value, other in (
-        ("workload", mine.spec.workload, theirs.spec.workload),
         ("kind of device", accelerator(mine.origin.device), accelerator(theirs.origin.device)),
         ("machine", mine.origin.fingerprint.get("digest"), theirs.origin.fingerprint.get("digest")),
     ):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from mlflow_ngraph import LoadedEngine, load_model, parity
 from mlflow_ngraph.compilers import host
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.arrays import input_arrays
+from mlflow_ngraph.engines.arrays import check_integers, input_arrays
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import digest_line, open_package
@@ -107,6 +108,34 @@ def test_a_number_is_an_array_without_axes(number: Any) -> None:
     assert (type(factor), factor.shape, factor.item()) == (np.ndarray, (), 2.5)
     with pytest.raises(UsageError, match="input 'factor' is float64, the engine takes float32"):
         input_arrays({"x": np.zeros((3, 2), np.float32), "factor": np.float64(2.5)}, specs)
+
+
+IDS = TensorSpec("ids", "int64", ("batch", 3), high=50)
+
+
+@pytest.mark.parametrize(
+    ("spec", "widest", "taken", "refused"),
+    [
+        (IDS, None, (0, 49), (-1, 50)),
+        (IDS, "int32", (0, 49), (-1, 50, 2**32 + 3)),
+        # Zeros are what engines are warmed up with.
+        (replace(IDS, low=5), None, (0, 5, 49), (-1, 50)),
+        # Of two values it may be that nobody has said how many there are.
+        (replace(IDS, high=2), None, (-(2**63), 2**63 - 1), ()),
+        (replace(IDS, high=2), "int32", (-(2**31), 2**31 - 1), (-(2**31) - 1, 2**31)),
+        (replace(IDS, name="position_ids", high=3), None, (0, 400), ()),
+        (replace(IDS, high=2**63 - 1), None, (-5, 2**63 - 1), ()),
+        (TensorSpec("x", "uint64", ("batch",)), None, (0, 2**64 - 1), ()),
+    ],
+)
+def test_integers_that_a_runtime_would_make_something_else_of_are_refused(
+    spec: TensorSpec, widest: str | None, taken: tuple[int, ...], refused: tuple[int, ...]
+) -> None:
+    for value in taken:
+        check_integers([np.array([0, value], spec.dtype)], [spec], widest)
+    for value in refused:
+        with pytest.raises(UsageError, match=f"input '{spec.name}' has values of .*, the engine takes "):
+            check_integers([np.array([0, value], spec.dtype)], [spec], widest)
 
 
 @pytest.mark.parametrize(

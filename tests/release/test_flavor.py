@@ -25,6 +25,7 @@ from mlflow_ngraph import parity
 from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, TrackingError, UsageError
+from mlflow_ngraph.release.flavor import PyfuncEngine
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.logged import COMPILERS, Logged
 from tests.support.mortal import mortal
@@ -55,6 +56,27 @@ def test_pyfunc_loads_what_a_study_logged(logged: Logged, compiler: str) -> None
     assert [spec.name for spec in model.metadata.signature.inputs] == ["input"]
     with pytest.raises(MlflowException, match="shape"):
         model.predict({"input": np.zeros((1, 3), np.float32)})
+
+
+class Failing:
+    """An engine that fails as runtimes do."""
+
+    inputs = ()
+
+    def run(self, given: Any) -> Any:
+        raise EngineError("/home/somebody/package: it failed") from RuntimeError(
+            "no row 50\nat /home/somebody/model.py"
+        )
+
+
+def test_what_pyfunc_refuses_is_an_error_of_mlflow_in_one_line() -> None:
+    engine = PyfuncEngine(Failing())  # type: ignore[arg-type] # as much of an engine as is asked
+    for given, said in (({"ids": [50]}, "no row 50 at model.py"), ([50], "expected a mapping with the inputs")):
+        with pytest.raises(MlflowException) as error:
+            engine.predict(given)
+        assert type(error.value) is MlflowException
+        assert error.value.error_code == "INVALID_PARAMETER_VALUE"
+        assert said in error.value.message
 
 
 @BOTH

@@ -84,6 +84,10 @@ def test_a_better_one_takes_its_place(shelf: Shelf) -> None:
             {"throughput": 200.0, "change": lambda manifest: manifest["spec"].update(workload="timm:vit")},
             "has another workload: block:mha?depth=1&width=16, not timm:vit",
         ),
+        (
+            {"throughput": 200.0, "change": lambda manifest: manifest["spec"]["outputs"][0].update(name="logits")},
+            "has other outputs: ",
+        ),
         ({"throughput": 200.0, "change": lambda manifest: manifest.update(figures=[])}, "it has no throughput"),
     ],
 )

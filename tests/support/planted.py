@@ -22,9 +22,9 @@ from mlflow_ngraph.engines.probe import FILE as PROBE
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.tracking.schema import Tag
 
-Plant = Literal["good", "outputs", "machine", "file", "load", "later", "failing"]
+Plant = Literal["good", "outputs", "machine", "file", "load", "later", "failing", "workload"]
 """``outputs`` are wrong, ``machine`` is another one, a ``file`` was altered on the server, ``load`` is a crash on load, ``later``
-one while it serves, and ``failing`` fails from then on."""
+one while it serves, ``failing`` fails from then on, and a ``workload`` is another one."""
 LATER_MS = 1500
 """From loading to what happens ``later``."""
 EXPERIMENT = "planted"
@@ -118,16 +118,18 @@ class Registry:
 def _change(package: Path, plant: Plant, number: int) -> None:
     """Plant what is to go wrong; every package is another one, with digests that are right."""
     flags = _FLAGS.get(plant, {})
+    changes = {"workload": "block:other"} if plant == "workload" else {}
     manifest = json.loads((package / "manifest.json").read_text())
     manifest["origin"]["study_id"] = f"planted-{number}"
     if plant == "machine":
         manifest["spec"]["requires"]["fake"] = "0.9"
-    if flags:
+    if flags or changes:
         spec = package / "engine" / FILE
         before, content = spec.stat().st_size, json.loads(spec.read_text())
-        content["asked"].update(flags)
+        for described in (content, manifest["spec"]):
+            described["asked"].update(flags)
+            described.update(changes)
         spec.write_text(json.dumps(content))
-        manifest["spec"]["asked"].update(flags)
         manifest["files"][f"engine/{FILE}"] = sha256(spec)
         manifest["size_bytes"] += len(spec.read_bytes()) - before
     _write(package, manifest)

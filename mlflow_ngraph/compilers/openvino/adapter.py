@@ -81,6 +81,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     compile_modules: ClassVar[tuple[str, ...] | None] = ("openvino", "onnx")
     blocked_modules: ClassVar[tuple[str, ...]] = (TELEMETRY,)
     reuses_threads: ClassVar[bool] = True
+    widest_integer: ClassVar[str | None] = "int32"
 
     @classmethod
     def availability(cls) -> Availability:

@@ -188,21 +188,28 @@ class Application:
             Length of the JSON in the body, from the request's header.
         """
         connection: Connection = request.scope["state"]["connection"]
-        start = connection.begun
+        start, whole = connection.begun, not connection.cycle.more_body
         self._admit(request, connection)
         try:
-            body = await self._read(request, start, whole=not connection.cycle.more_body)
+            body = await self._read(request, start, whole=whole)
         except ClientDisconnect:
             return Response(status_code=_NOBODY)
-        self._take_place(len(body))
+        # How fast a client sends is its own affair.
+        came = start if whole else time.monotonic()
+        self._take_place(len(body), came)
+        place = self.service.pace.enter()
+        seconds: float | None = None
         try:
             question = await self._helped(_json_bytes(length, body) > SMALL, partial(read, body), start)
             answer = await self._answer(question, start)
             as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
             written = partial(write, question, answer.outputs)
             content, headers = await self._helped(as_json > SMALL, written, start)
+            seconds = time.monotonic() - came
+            self._in_time(self.service.pace.in_time(seconds))
         except BaseException:
             self._running -= 1
+            self.service.pace.leave(place, seconds)
             raise
         finally:
             # What the engine was given may still be a part of it.
@@ -210,6 +217,7 @@ class Application:
 
         def left(whole: bool) -> None:
             self._running -= 1
+            self.service.pace.leave(place, time.monotonic() - came if whole else None)
             if whole:
                 self.service.metrics.answered(time.monotonic() - start, answer.queued_s)
 
@@ -236,11 +244,18 @@ class Application:
         if kind not in _SENT and LENGTH_HEADER not in headers:
             raise Refusal(415, "malformed", f"Content-Type must be {' or '.join(sorted(_SENT))}", close=True)
 
-    def _take_place(self, size: int) -> None:
+    @staticmethod
+    def _in_time(kept: bool) -> None:
+        """Refuse a request for which the promised latency is not kept."""
+        if not kept:
+            raise Refusal(503, "queue_full", "it cannot be answered within the latency bound", retry_after_s=1)
+
+    def _take_place(self, size: int, came: float) -> None:
         """Refuse a question that has come whole where there is no place for it."""
         service, crowd = self.service, self._crowd
         if self._running >= service.max_requests or crowd.computed + size > max(HELD, 2 * service.max_body_bytes):
             raise Refusal(503, "queue_full", "too many requests at the same time", retry_after_s=1)
+        self._in_time(service.admits(came))
         self._running += 1
         crowd.computing(size)
 
@@ -299,6 +314,8 @@ class Application:
     async def _refused(self, _: Request, error: Exception) -> Response:
         assert isinstance(error, Refusal)
         self.service.metrics.refused(error.reason)
+        if error.reason == "queue_full":
+            await self.service.pace.refuse()
         return refusal(error)
 
     async def _no_route(self, _: Request, error: Exception) -> Response:

@@ -7,6 +7,7 @@ which the runtime does not take cost nobody but whoever sent them.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from mlflow_ngraph.error_text import for_strangers
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.workloads.base import BATCH
 from mlflow_ngraph_serve.refusal import Refusal
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from mlflow_ngraph_serve.planning import BatchPlan
 
     Arrays = list[NDArray[Any]]
+
+_log = logging.getLogger(__name__)
 
 
 class Answerer(Protocol):
@@ -166,16 +170,32 @@ class Batcher:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self, index: int) -> None:
-        while True:
-            batch, size = self._next()
-            if not batch:
-                return
-            self._busy_since[index] = time.monotonic()
-            try:
-                self._answer(self._engines[index], batch, size)
-            finally:
-                self._busy_since[index] = 0.0
-                self._done(batch)
+        batch: list[_Waiting] = []
+        try:
+            while True:
+                batch, size = self._next()
+                if not batch:
+                    return
+                self._busy_since[index] = time.monotonic()
+                try:
+                    self._answer(self._engines[index], batch, size)
+                finally:
+                    self._busy_since[index] = 0.0
+                    self._done(batch)
+        except BaseException as error:  # noqa: BLE001 - nobody who waits may wait forever
+            _log.error("a thread that computes has ended", exc_info=error)
+            self._break(f"a thread that computes has ended: {type(error).__name__}", batch)
+
+    def _break(self, reason: str, batch: Sequence[_Waiting]) -> None:
+        """Refuse everything from now on, and whatever waits: nobody would compute it."""
+        with self._changed:
+            self.broken = self.broken or reason
+            left = [*batch, *self._queue]
+            self._queue.clear()
+            self._samples = 0
+        for entry in left:
+            if not entry.future.done():
+                entry.future.set_exception(Refusal(500, "engine", self.broken, close=True))
 
     def _next(self) -> tuple[list[_Waiting], int]:
         """The next batch and the engine's batch size for it; nothing when the server has closed and all are served."""
@@ -284,9 +304,9 @@ class Batcher:
         try:
             engine.run([np.zeros(spec.resolve(size), spec.dtype) for spec in engine.inputs], batching="exact")
         except (NGraphError, MemoryError) as again:
-            self.broken = f"the engine fails: {_said(again)}"
+            self.broken = f"the engine fails: {for_strangers(again)}"
             return Refusal(500, "engine", self.broken, close=True)
-        return Refusal(422, "values", f"the engine cannot compute these values: {_said(error)}")
+        return Refusal(422, "values", f"the engine cannot compute these values: {for_strangers(error)}")
 
 
 def _filled(parts: list[NDArray[Any]], spec: TensorSpec, size: int) -> NDArray[Any]:
@@ -301,9 +321,3 @@ def _filled(parts: list[NDArray[Any]], spec: TensorSpec, size: int) -> NDArray[A
 def _slice(array: NDArray[Any], spec: TensorSpec, first: int, count: int) -> NDArray[Any]:
     axis = spec.shape.index(BATCH)
     return array[(slice(None),) * axis + (slice(first, first + count),)]
-
-
-def _said(error: BaseException) -> str:
-    """The runtime's own words, without where the engine lies."""
-    text = " ".join(str(error).split())
-    return text.partition(": ")[2] or type(error).__name__

@@ -10,8 +10,10 @@ import numpy as np
 import requests
 
 from mlflow_ngraph.errors import EngineError, UsageError
+from mlflow_ngraph.text import brief
 from mlflow_ngraph_serve import tensors
 from mlflow_ngraph_serve.protocol import LENGTH_HEADER
+from mlflow_ngraph_serve.refusal import LONGEST
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,15 +40,27 @@ def encode(inputs: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
 
 
 def decode(body: bytes, length: str | None) -> dict[str, NDArray[Any]]:
-    """The outputs of an answer to `encode`."""
-    end = len(body) if length is None else int(length)
-    outputs, start = {}, end
-    for entry in json.loads(body[:end])["outputs"]:
-        dtype = np.dtype(tensors.DATATYPES[entry["datatype"]])
-        stop = start + entry["parameters"]["binary_data_size"]
-        array = np.frombuffer(body[start:stop], dtype.newbyteorder("<")).astype(dtype, copy=False)
-        outputs[entry["name"]] = array.reshape(entry["shape"])
-        start = stop
+    """The outputs of an answer to `encode`: as bytes, or as JSON where a server lacks the extension.
+
+    Raises
+    ------
+    EngineError
+        This is no answer of the protocol.
+    """
+    outputs: dict[str, NDArray[Any]] = {}
+    try:
+        start = end = len(body) if length is None else int(length)
+        for entry in json.loads(body[:end])["outputs"]:
+            dtype = np.dtype(tensors.DATATYPES[entry["datatype"]])
+            if "data" in entry:
+                array = np.array(entry["data"], dtype)
+            else:
+                stop = start + entry["parameters"]["binary_data_size"]
+                array = np.frombuffer(body[start:stop], dtype.newbyteorder("<")).astype(dtype, copy=False)
+                start = stop
+            outputs[entry["name"]] = array.reshape(entry["shape"])
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        raise EngineError(f"this is no answer of the Open Inference Protocol: {brief(repr(error), LONGEST)}") from None
     return outputs
 
 
@@ -66,19 +80,45 @@ def infer(url: str, name: str, inputs: Mapping[str, NDArray[Any]], timeout_s: fl
         It cannot be reached, or fails.
     """
     body, headers = encode(inputs)
-    where = f"{url.rstrip('/')}/v2/models/{name}/infer"
+    where = f"{_model(url, name)}/infer"
+    answer = _asked("POST", where, timeout_s, data=body, headers=headers)
     try:
-        answer = requests.post(where, data=body, headers=headers, timeout=timeout_s)
+        return decode(answer.content, answer.headers.get(LENGTH_HEADER))
+    except EngineError as error:
+        raise EngineError(f"{where}: {error}") from None
+
+
+def largest_batch(url: str, name: str, timeout_s: float = TIMEOUT_S) -> int | None:
+    """Samples that a request to a server may have at most; None where it does not say.
+
+    Raises
+    ------
+    As `infer`.
+    """
+    try:
+        said = _asked("GET", _model(url, name), timeout_s).json()["max_batch_size"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return said if type(said) is int and said > 0 else None
+
+
+def _model(url: str, name: str) -> str:
+    return f"{url.rstrip('/')}/v2/models/{name}"
+
+
+def _asked(method: str, where: str, timeout_s: float, **content: Any) -> requests.Response:
+    try:
+        answer = requests.request(method, where, timeout=timeout_s, **content)
     except requests.RequestException as error:
         raise EngineError(f"{where} does not answer: {type(error).__name__}") from None
     if answer.status_code == requests.codes.ok:
-        return decode(answer.content, answer.headers.get(LENGTH_HEADER))
+        return answer
     said = f"{where} answers {answer.status_code}: {_reason(answer)}"
     raise UsageError(said) if 400 <= answer.status_code < 500 else EngineError(said)
 
 
 def _reason(answer: requests.Response) -> str:
     try:
-        return str(answer.json()["error"])
+        return brief(str(answer.json()["error"]), LONGEST)
     except (ValueError, LookupError, TypeError):
         return answer.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from mlflow.deployments import BaseDeploymentClient, PredictionsResponse
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
-from mlflow_ngraph.errors import NGraphError, UsageError
+from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
 from mlflow_ngraph_serve.refusal import Refusal
 from mlflow_ngraph_serve.root import Deployment, Root, check_config
 from mlflow_ngraph_serve.settings import Settings
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from mlflow_ngraph.engines.local_engine import LoadedEngine
     from mlflow_ngraph.workloads.base import TensorSpec
+
+_log = logging.getLogger(__name__)
 
 FLAVOR = "ngraph"
 _SCHEME = "ngraph"
@@ -47,6 +50,8 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
         super().__init__(target_uri)
         _, _, path = target_uri.partition(":")
         with _as_mlflow():
+            if path and not path.startswith("/"):
+                raise UsageError(f"{target_uri}: give the whole path, as {_SCHEME}:/DIRECTORY")
             self._root = Root(Path("/" + path.lstrip("/")) if path else None)
         self._engines: dict[str, LoadedEngine] = {}
 
@@ -92,9 +97,18 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
             self._root.delete(name)
 
     def list_deployments(self, endpoint: str | None = None) -> list[dict[str, Any]]:
+        """The facts of all deployments; of a damaged one its name, and the ``problem``."""
         with _as_mlflow():
             _check(None, endpoint)
-            return [self._described(self._root.get(name)) for name in self._root.names()]
+            return [self._listed(name) for name in self._root.names()]
+
+    def _listed(self, name: str) -> dict[str, Any]:
+        try:
+            return self._described(self._root.get(name))
+        except NGraphError as error:
+            # The command line shows names only.
+            _log.warning("deployment %s: %s", name, error)
+            return {"name": name, "flavor": FLAVOR, "problem": str(error)}
 
     def get_deployment(self, name: str, endpoint: str | None = None) -> dict[str, Any]:
         """The facts of a deployment, the directory of its package, and the command that serves it."""
@@ -129,9 +143,31 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
         return engine.run(_arrays(inputs, engine.inputs), batching="split")
 
     def _asked(self, deployment: Deployment, url: str, inputs: Any) -> dict[str, NDArray[Any]]:
-        from mlflow_ngraph_serve.client import infer
+        from mlflow_ngraph.engines import batches
+        from mlflow_ngraph.engines.arrays import input_arrays, samples
+        from mlflow_ngraph_serve.client import infer, largest_batch
 
-        return infer(url, deployment.name, _arrays(inputs, self._root.manifest(deployment).spec.inputs))
+        spec = self._root.manifest(deployment).spec
+
+        def ask(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+            named = {tensor.name: array for tensor, array in zip(spec.inputs, arrays, strict=True)}
+            found = infer(url, deployment.name, named)
+            missing = [tensor.name for tensor in spec.outputs if tensor.name not in found]
+            if missing:
+                raise EngineError(f"{url} gives no output {missing[0]!r}: it serves another engine")
+            return [found[tensor.name] for tensor in spec.outputs]
+
+        arrays = input_arrays(_arrays(inputs, spec.inputs), spec.inputs)
+        count = samples(arrays, spec.inputs) or 1
+        if count == 1 or batches.inseparable(spec.inputs, spec.outputs, spec.mixes):
+            joined = ask(arrays)
+        else:
+            largest = largest_batch(url, deployment.name) or max(spec.batch_sizes)
+            cuts = batches.pieces(count, range(1, largest + 1), "split")
+            joined = batches.join(
+                [(cut, ask(batches.take_piece(arrays, spec.inputs, cut))) for cut in cuts], spec.outputs
+            )
+        return {tensor.name: array for tensor, array in zip(spec.outputs, joined, strict=True)}
 
     def _engine(self, deployment: Deployment) -> LoadedEngine:
         """The engine of a deployment, loaded once; an earlier one of another package is closed."""
@@ -177,6 +213,10 @@ def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapp
             package = root.package(kept)
             options = {**kept.config, **options}
         else:
+            # MLflow does not say which target it was given.
+            process.tell(
+                f"{root.directory} has no deployment {name!r} of {model_uri}: the options are those of this command"
+            )
             package = source.obtain(model_uri)
         settings = check_config(options)
     process.become(package, name, settings)
@@ -196,7 +236,7 @@ Target: {_SCHEME}, or {_SCHEME}:/DIRECTORY for another place than deployments be
 Model URIs: models:/NAME@ALIAS, models:/NAME/VERSION, models:/MODEL_ID, or the directory of an engine package.
 An input file is JSON with a list of samples for each input: {{"x": [[...], [...]]}}.
 
-Config (-C name=value):
+Config (-C name=value; update -C name= takes an option back):
   url: of a running server; predict asks it instead of computing here
 {fields}
 """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.text import shortened
 from mlflow_ngraph_serve import large_json, tensors
 from mlflow_ngraph_serve.refusal import malformed
 
@@ -38,9 +39,7 @@ def read(interface: Interface, body: bytes | bytearray) -> InferenceRequest:
         by_name = dict.fromkeys(interface.inputs, by_name)
     unknown = sorted(set(by_name) - set(interface.inputs))
     if unknown:
-        raise malformed(
-            f"no input is called {tensors.shortened(unknown[0])}: the engine takes {', '.join(interface.inputs)}"
-        )
+        raise malformed(f"no input is called {shortened(unknown[0])}: the engine takes {', '.join(interface.inputs)}")
     arrays: dict[str, NDArray[Any]] = {}
     for name, data in by_name.items():
         spec = interface.inputs[name]

@@ -2,7 +2,7 @@
 
 A request that comes while the engine computes waits for the end of that batch, and then for its own. So the slowest
 request that finds no queue takes twice as long as a batch, and with a bound on the 99th percentile only those batch sizes
-come into question for which this is less. Of these the smallest is taken that reaches the highest throughput. Waiting for
+come into question for which this is less, with what a request costs outside the engine. Of these the smallest is taken that reaches the highest throughput. Waiting for
 a batch to fill pays as long as it takes less time than the full batch saves; and how many may queue is what can be
 answered within the bound. docs/how-to/serve-an-engine.md says the same for those who serve.
 """
@@ -18,7 +18,7 @@ from mlflow_ngraph.errors import UsageError
 SAME = 0.97
 """Share of the highest throughput from which on a smaller batch size is as good; it answers sooner."""
 RESERVE = 0.1
-"""Share of the latency bound for all but the engine: receiving, parsing, sending."""
+"""Share of the latency bound for what nobody plans: other processes, the network stack."""
 DEFAULT_DEPTH = 64
 """Full batches that may queue where no bound limits them."""
 
@@ -58,6 +58,8 @@ class BatchPlan:
     """Speeds by batch size of the engine."""
     expected_p99_s: float
     """Latency of a request that finds no queue."""
+    room_s: float = math.inf
+    """Time within which requests are to be answered: the latency bound without `RESERVE`."""
 
     def size(self, waiting: int) -> int:
         """The batch size of the engine that serves ``waiting`` samples, or the first of them, soonest per sample."""
@@ -74,7 +76,7 @@ class BatchPlan:
         return waiting / max(speed.throughput for speed in self.speeds.values())
 
 
-def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1) -> BatchPlan:
+def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1, outside_s: float = 0.0) -> BatchPlan:
     """Choose.
 
     Parameters
@@ -83,6 +85,8 @@ def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1) -> Batch
         By every batch size of the engine.
     workers : int
         Engines that compute at the same time.
+    outside_s : float
+        Time that a request costs outside the engine, one after the other.
 
     Raises
     ------
@@ -92,15 +96,17 @@ def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1) -> Batch
     largest = max(speeds)
     if wishes.max_batch is not None and wishes.max_batch > largest:
         raise UsageError(f"the engine's largest batch size is {largest}: --max-batch must be at most that")
-    room = math.inf if wishes.max_p99_ms is None else wishes.max_p99_ms / 1000 * (1 - RESERVE)
+    within = math.inf if wishes.max_p99_ms is None else wishes.max_p99_ms / 1000 * (1 - RESERVE)
+    room = within - outside_s
     max_batch = wishes.max_batch or _best(speeds, room)
     size = min(known for known in speeds if known >= max_batch)
     speed = speeds[size]
     spare = room - 2 * speed.p99_s
     if spare < 0:
         raise UsageError(
-            f"a request may take twice the {1000 * speed.p99_s:.4g} ms of batch size {size}, and {RESERVE:.0%} of the bound "
-            f"are for the rest: --max-p99-ms must be at least {math.ceil(2000 * speed.p99_s / (1 - RESERVE))}"
+            f"a request may take twice the {1000 * speed.p99_s:.4g} ms of batch size {size} and {1000 * outside_s:.4g} ms "
+            f"outside the engine, and {RESERVE:.0%} of the bound are for the rest: --max-p99-ms must be at least "
+            f"{math.ceil(1000 * (2 * speed.p99_s + outside_s) / (1 - RESERVE))}"
         )
     delay = min(_worthwhile(speeds, size), spare)
     if wishes.max_delay_ms is not None:
@@ -109,8 +115,10 @@ def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1) -> Batch
             raise UsageError(
                 f"--max-p99-ms leaves {1000 * spare:.4g} ms for --max-delay-ms, not {wishes.max_delay_ms:g}"
             )
-    queue = wishes.max_queue or _depth(room, wishes.timeout_s, speed) * max_batch * workers
-    return BatchPlan(max_batch, delay, max(queue, max_batch), dict(speeds), delay + 2 * speed.p99_s)
+    batch_s = speed.p99_s + max_batch * workers * outside_s
+    queue = wishes.max_queue or _depth(room, wishes.timeout_s, batch_s) * max_batch * workers
+    expected_s = delay + 2 * speed.p99_s + outside_s
+    return BatchPlan(max_batch, delay, max(queue, max_batch), dict(speeds), expected_s, within)
 
 
 def _best(speeds: Mapping[int, Speed], room: float) -> int:
@@ -135,8 +143,8 @@ def _worthwhile(speeds: Mapping[int, Speed], size: int) -> float:
     return min(max(0.0, instead - own), own / 2)
 
 
-def _depth(room: float, timeout_s: float, speed: Speed) -> int:
+def _depth(room: float, timeout_s: float, batch_s: float) -> int:
     """Number of full batches that may queue: the last one has to finish in time, after the one being computed."""
     within = min(room, timeout_s)
-    fitting = int(within / speed.p99_s) - 1
+    fitting = int(within / batch_s) - 1
     return max(1, fitting if math.isfinite(room) else min(fitting, DEFAULT_DEPTH))

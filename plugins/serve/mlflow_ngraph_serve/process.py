@@ -10,12 +10,17 @@ import json
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+from filelock import FileLock, Timeout
 
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.processes import python_command
@@ -26,7 +31,9 @@ if TYPE_CHECKING:
     from mlflow_ngraph_serve.service import Service
     from mlflow_ngraph_serve.settings import Settings
 
-_SCRATCH = "ngraph-serve-"
+_SCRATCH, _LOCK = "ngraph-serve-", ".lock"
+_STARTS_S = 600.0
+"""Age from which on a folder that nobody has locked belongs to no server that is starting."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +91,21 @@ def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dic
     """Order and environment of a process that serves a package."""
     from mlflow_ngraph.engines.environment import variables
 
+    _sweep()
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     order = Order(package.directory.absolute(), package.digest, name, settings, scratch)
     return order, variables(package.manifest, scratch)
+
+
+def _sweep() -> None:
+    """Remove what servers of this user have left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with suppress(OSError, Timeout):
+            found = folder.lstat()
+            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+            if ours and time.time() - found.st_mtime > _STARTS_S:
+                with FileLock(folder / _LOCK, timeout=0):
+                    shutil.rmtree(folder)
 
 
 def main() -> int:
@@ -99,6 +118,9 @@ def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
     from mlflow_ngraph.engines import environment
 
     environment.prepare_process()
+    # Nobody else may take the folder for one that was left.
+    held = FileLock(order.scratch / _LOCK)
+    held.acquire()
     ended: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         # While it runs, the web server has handlers of its own; when it has ended it hands the signal on.
@@ -144,8 +166,11 @@ def service_of(order: Order) -> Service:
 
 
 def _listening_server(order: Order) -> Server:
+    from mlflow_ngraph_serve.hosting.access import is_loopback
     from mlflow_ngraph_serve.server import Server, listen
 
+    if not is_loopback(order.settings.host):
+        tell("others can reach this server, which has neither authentication nor TLS: put a proxy in front of it")
     return Server(service_of(order), listen(order.settings.host, order.settings.port), tell)
 
 

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.engines.arrays import check_integers
 from mlflow_ngraph.engines.arrays import samples as batch_size
 from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.text import shortened
 from mlflow_ngraph_serve import large_json, tensors
-from mlflow_ngraph_serve.refusal import malformed
+from mlflow_ngraph_serve.refusal import Refusal, malformed
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -51,11 +53,21 @@ class Interface:
     ----------
     name, version : str
         Under which clients know the engine.
+    widest_integer : str | None
+        That of the engine's `Compiler`.
     """
 
-    def __init__(self, name: str, version: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        widest_integer: str | None = None,
+    ) -> None:
         self.name = name
         self.version = version
+        self._widest = widest_integer
         self.inputs = {spec.name: spec for spec in inputs}
         self.outputs = {spec.name: spec for spec in outputs}
 
@@ -110,7 +122,7 @@ class Interface:
         Raises
         ------
         Refusal
-            One is missing, or they are not of one batch size.
+            One is missing, they are not of one batch size, or an integer is out of its range.
         """
         missing = [name for name in self.inputs if name not in arrays]
         if missing:
@@ -120,17 +132,25 @@ class Interface:
             samples = batch_size(ordered, list(self.inputs.values()))
         except UsageError as error:
             raise malformed(str(error)) from None
+        try:
+            check_integers(ordered, list(self.inputs.values()), self._widest)
+        except UsageError as error:
+            raise Refusal(422, "values", str(error)) from None
         return InferenceRequest(identity, ordered, samples, outputs)
 
-    def example(self, address: str) -> str:
-        """A command that asks for one sample of zeros; zeros are sent as bytes, for inputs of any size."""
+    def zeros(self) -> tuple[str, int]:
+        """The JSON of a request for one sample of zeros, as bytes of any size, and the number of bytes that follow it."""
         described, size = [], 0
         for spec in self.inputs.values():
             shape = list(spec.resolve(1))
             own = math.prod(shape) * np.dtype(spec.dtype).itemsize
             described.append({**_described(spec), "shape": shape, "parameters": {"binary_data_size": own}})
             size += own
-        head = json.dumps({"inputs": described}, separators=(",", ":"))
+        return json.dumps({"inputs": described}, separators=(",", ":")), size
+
+    def example(self, address: str) -> str:
+        """A command that asks for one sample of zeros."""
+        head, size = self.zeros()
         return (
             f"{{ printf %s {shlex.quote(head)}; head -c {size} /dev/zero; }} | curl -s --data-binary @- "
             f"-H '{LENGTH_HEADER}: {len(head.encode())}' {shlex.quote(address)}"
@@ -183,14 +203,14 @@ class Interface:
     def _spec(self, entry: Mapping[str, Any], arrays: Mapping[str, object]) -> TensorSpec:
         name = entry.get("name")
         if not isinstance(name, str) or name not in self.inputs:
-            raise malformed(f"no input is called {tensors.shortened(name)}: the engine takes {', '.join(self.inputs)}")
+            raise malformed(f"no input is called {shortened(name)}: the engine takes {', '.join(self.inputs)}")
         if name in arrays:
             raise malformed(f"input {name!r} is given twice")
         spec = self.inputs[name]
         wanted = tensors.datatype(spec.dtype)
         if entry.get("datatype") != wanted:
             raise malformed(
-                f"input {name!r} has datatype {tensors.shortened(entry.get('datatype'))}, the engine takes {wanted}"
+                f"input {name!r} has datatype {shortened(entry.get('datatype'))}, the engine takes {wanted}"
             )
         return spec
 
@@ -203,7 +223,7 @@ class Interface:
             name = entry.get("name")
             if not isinstance(name, str) or name not in self.outputs:
                 known = ", ".join(self.outputs)
-                raise malformed(f"no output is called {tensors.shortened(name)}: the engine has {known}")
+                raise malformed(f"no output is called {shortened(name)}: the engine has {known}")
             if name in wanted:
                 raise malformed(f"output {name!r} is asked for twice")
             wanted[name] = _truth(_parameters(entry, f"output {name!r}"), "binary_data", otherwise=default)

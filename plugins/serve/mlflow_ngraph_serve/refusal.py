@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from mlflow_ngraph.text import brief
+
 Reason = Literal[
     "malformed",
     "unknown",
@@ -23,6 +25,10 @@ Reason = Literal[
 """Reason for refusing a request; the values of the label ``reason``."""
 
 
+LONGEST = 500
+"""Characters of a line."""
+
+
 class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
     """Ends a request with a status and one line.
 
@@ -37,7 +43,7 @@ class Refusal(Exception):  # noqa: N818 - most refusals are nobody's error
     def __init__(
         self, status: int, reason: Reason, message: str, *, retry_after_s: float | None = None, close: bool = False
     ) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(brief(message, LONGEST))
         self.status = status
         self.reason: Reason = reason
         self.retry_after_s = retry_after_s

@@ -142,7 +142,11 @@ class Root:
         """
         with self._changing():
             old = self.get(name)
-            merged = {**old.config, **config}
+            # An empty value takes an option back.
+            absent = [option for option, value in config.items() if value == "" and option not in old.config]
+            if absent:
+                raise UsageError(f"{absent[0]}: deployment {name!r} has no such option that could be taken back")
+            merged = {option: value for option, value in {**old.config, **config}.items() if value != ""}
             check_config(merged)
             digest = old.digest if model_uri is None else self._bring(model_uri, tracking_uri)
             changed = Deployment(name, model_uri or old.model_uri, digest, merged, old.created_at, time.time())
@@ -176,6 +180,8 @@ class Root:
         try:
             self._sweep()
             yield
+        except OSError as error:
+            raise EngineError(f"cannot change the deployments at {self.directory}: {_reason(error)}") from None
         finally:
             lock.release()
 
@@ -245,6 +251,11 @@ def check_config(config: Mapping[str, Any]) -> Settings:
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise UsageError(f"url: must begin with http:// or https://, found {url!r}")
     return Settings.read(options)
+
+
+def _reason(error: OSError) -> str:
+    """Reason in words; of many files that could not be copied, the first one's."""
+    return str(error.args[0][0][2]) if isinstance(error, shutil.Error) else error.strerror or type(error).__name__
 
 
 def _whole(place: Path, digest: str) -> bool:

@@ -20,6 +20,7 @@ IDLE_S = 75
 GRACE_S = 5
 """Beyond the time of a request, for clients to take their answers when the server ends."""
 BACKLOG = 1024
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - to be told apart, not to be listened on
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -43,8 +44,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """Address of the server for clients."""
+    """Address of the server for clients on this machine."""
     host, port = listening.getsockname()[:2]
+    host = "localhost" if host in _EVERYWHERE else host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -122,7 +124,8 @@ class Server:
     async def _load(self) -> BaseException | None:
         """Load the service in a thread; without an engine there is nothing to serve. `run` raises its error."""
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self._service.start)
+            where = self._listening.getsockname()[:2]
+            await asyncio.get_running_loop().run_in_executor(None, self._service.start, where)
         except Exception as error:  # noqa: BLE001 - whatever it is
             self._problem = error
             self.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.engines import compatibility
@@ -14,6 +14,7 @@ from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph_serve import speeds
 from mlflow_ngraph_serve.batching import Batcher
 from mlflow_ngraph_serve.metrics import Metrics
+from mlflow_ngraph_serve.pace import Pace
 from mlflow_ngraph_serve.planning import Wishes, plan
 from mlflow_ngraph_serve.protocol import Interface
 
@@ -79,8 +80,8 @@ class Service:
         self.package = package
         self.limits = limits
         self._inputs = spec.inputs
-        self.interface = Interface(name, package.digest[:_VERSION_DIGITS], self._inputs, spec.outputs)
-        self.metadata = self.interface.metadata(f"ngraph_{spec.compiler}")
+        widest = compatibility.compiler_of(spec).widest_integer
+        self.interface = Interface(name, package.digest[:_VERSION_DIGITS], self._inputs, spec.outputs, widest)
         self.metrics = Metrics(spec.batch_sizes)
         self.metrics.describe(package, name, self._waiting, lambda: self.ready)
         self._wishes = wishes
@@ -88,6 +89,16 @@ class Service:
         self._tell = tell
         self._engines: list[LoadedEngine] = []
         self._batcher: Batcher | None = None
+        self.pace = Pace()
+        """Admission of requests; it is known when the engine is warm."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Answer to ``/v2/models/NAME``; once the engine is warm with the largest batch of a request, as Triton calls it."""
+        said = self.interface.metadata(f"ngraph_{self.package.manifest.spec.compiler}")
+        if self._batcher is not None and self._batcher.batched:
+            said["max_batch_size"] = self._batcher.plan.max_batch
+        return said
 
     @property
     def ready(self) -> bool:
@@ -117,8 +128,17 @@ class Service:
         """Requests that are read, queued or computed concurrently: a bound of their memory."""
         return 2 * self._batcher.plan.max_queue + _READERS if self._batcher else _READERS
 
-    def start(self) -> None:
+    def admits(self, begun: float) -> bool:
+        """Test if a request that has begun then, by the monotonic clock, would be answered within the latency bound."""
+        return self.pace.admits(begun)
+
+    def start(self, where: tuple[str, int]) -> None:
         """Load the engine, call it at every batch size, and plan. Takes as long as that takes.
+
+        Parameters
+        ----------
+        where : tuple[str, int]
+            Host and port of the web server.
 
         Raises
         ------
@@ -131,8 +151,10 @@ class Service:
             self._engines.append(LoadedEngine(self.package))
             self._engines[-1].warmup()
         measured, source = speeds.known(self._engines[0], fingerprint()["digest"])
-        chosen = plan(measured, self._wishes, self._workers)
-        self._tell(f"speeds {source}: {speeds.shown(measured)}")
+        outside_s = speeds.outside(where, self.interface)
+        chosen = plan(measured, self._wishes, self._workers, outside_s)
+        self.pace = Pace(chosen.room_s, chosen.expected_p99_s, outside_s)
+        self._tell(f"speeds {source}: {speeds.shown(measured)}; {1000 * outside_s:.3g} ms outside the engine")
         self._batcher = Batcher(self._engines, chosen, self.metrics)
         self._tell(_described(chosen, self._batcher.inseparable))
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.validation import explain
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class Settings(BaseModel):
     """Options of a server. None is replaced by a choice from the engine's figures."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     host: str = "127.0.0.1"
     """The address to listen on; ``0.0.0.0`` is every address of this machine."""
@@ -36,10 +36,17 @@ class Settings(BaseModel):
     """Samples that may wait at the same time."""
     max_body_mb: float | None = Field(None, gt=0)
     """The largest body of a request; by default that of the largest batch, written as JSON."""
-    timeout_s: float = Field(30.0, gt=0)
+    timeout_s: float = Field(30.0, gt=0, le=86_400)
     """Timeout of a request, from its first byte to its answer."""
     workers: int = Field(1, ge=1, le=64)
     """Engines to load; each computes one batch at a time."""
+
+    @model_validator(mode="after")
+    def _in_time(self) -> Settings:
+        if self.max_delay_ms is not None and self.max_delay_ms >= 1000 * self.timeout_s:
+            limit = f"the {self.timeout_s:g} s that a request may take (timeout_s)"
+            raise ValueError(f"max_delay_ms must be less than {limit}, found {self.max_delay_ms:g}")
+        return self
 
     @property
     def wishes(self) -> Wishes:

@@ -6,6 +6,7 @@ equal one.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -18,11 +19,14 @@ from mlflow_ngraph_serve.planning import Speed
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.local_engine import LoadedEngine
     from mlflow_ngraph.engines.manifest import Figures, Manifest
+    from mlflow_ngraph_serve.protocol import Interface
 
 LOOK_S = 1.0
 """Duration of timing one batch size."""
 LOOK_CALLS = 100
 """At most."""
+CONNECTED_S = 10.0
+"""Timeout for an answer of the web server."""
 _METRICS = ("throughput", "latency_p50_ms", "latency_p99_ms")
 
 
@@ -64,6 +68,30 @@ def look(engine: LoadedEngine, batch: int, seconds: float = LOOK_S) -> Speed:
         taken.append(time.perf_counter() - start)
     # Of so few calls the slowest stands for the 99th percentile.
     return Speed(batch / float(np.mean(taken)), float(np.median(taken)), max(taken))
+
+
+def outside(where: tuple[str, int], interface: Interface) -> float:
+    """Seconds that a request costs outside the engine: in the web server, and for its tensors to be read and written.
+
+    Parameters
+    ----------
+    where : tuple[str, int]
+        Host and port of the web server, which runs in another thread.
+    """
+    head, size = interface.zeros()
+    body, length = head.encode() + bytes(size), str(len(head.encode()))
+    outputs = {name: np.zeros(spec.resolve(1), spec.dtype) for name, spec in interface.outputs.items()}
+    taken = []
+    with socket.create_connection(where, CONNECTED_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(LOOK_CALLS):
+            start = time.perf_counter()
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            if not connection.recv(1 << 16):
+                break
+            interface.write(interface.read(body, length), outputs)
+            taken.append(time.perf_counter() - start)
+    return float(np.median(taken)) if taken else 0.0
 
 
 def shown(speeds: Mapping[int, Speed]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlflow_ngraph.text import shortened
 from mlflow_ngraph.workloads.base import BATCH
 from mlflow_ngraph_serve.refusal import malformed
 
@@ -25,7 +26,6 @@ DATATYPES = {
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 _TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
 """Types of JSON values, by the kind of the element type."""
-_SHOWN = 60
 
 
 def datatype(dtype: str) -> str:
@@ -69,7 +69,7 @@ def from_bytes(content: bytes | memoryview, sizes: tuple[int, ...], spec: Tensor
     view = memoryview(content)
     expected = math.prod(sizes) * dtype.itemsize
     if view.nbytes != expected:
-        raise malformed(f"input {spec.name!r} has {view.nbytes} bytes, its shape needs {expected}")
+        raise malformed(f"input {spec.name!r} has {view.nbytes} bytes, its shape needs {shortened(expected)}")
     array = np.frombuffer(view, dtype.newbyteorder("<")).astype(dtype, copy=False)
     if dtype.kind == "b" and np.any(np.frombuffer(view, np.uint8) > 1):
         raise malformed(f"input {spec.name!r} has truth values that are neither 0 nor 1")
@@ -88,7 +88,9 @@ def from_json(values: Any, sizes: tuple[int, ...], spec: TensorSpec) -> NDArray[
         raise malformed(f"input {spec.name!r}: data must be a list")
     array = numbers(values, spec)
     if array.shape != sizes and not (array.ndim == 1 and array.size == math.prod(sizes)):
-        raise malformed(f"input {spec.name!r}: data has shape {list(array.shape)}, its shape is {list(sizes)}")
+        raise malformed(
+            f"input {spec.name!r}: data has shape {list(array.shape)}, its shape is {shortened(list(sizes))}"
+        )
     return array.reshape(sizes)
 
 
@@ -129,12 +131,6 @@ def to_json(array: NDArray[Any]) -> list[Any]:
 def to_bytes(array: NDArray[Any]) -> bytes:
     """Elements in row-major order, little-endian."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def shortened(value: object) -> str:
-    """A client's value, short enough for a message."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _described(dtype: np.dtype[Any]) -> str:

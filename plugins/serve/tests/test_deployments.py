@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from mlflow.exceptions import MlflowException
 
 from mlflow_ngraph import load_model
 from mlflow_ngraph.engines.probe import read_probe
-from mlflow_ngraph_serve import deployments
+from mlflow_ngraph_serve import deployments, process, source
 from mlflow_ngraph_serve.client import infer
 from mlflow_ngraph_serve.deployments import NGraphDeployments
 from mlflow_ngraph_serve.root import Root
@@ -95,14 +97,81 @@ def test_predictions_are_those_of_the_engine(client: NGraphDeployments, logged: 
 def test_a_running_server_is_asked_where_the_config_names_one(client: NGraphDeployments, logged: Logged) -> None:
     package = logged.packages["onnxruntime"]
     inputs = read_probe(package / "engine").inputs
-    with serving(package) as running:
+    many = np.repeat(inputs[0], 11, axis=0) * np.linspace(-1, 1, 11, dtype=np.float32)[:, None, None]
+    with serving(package, max_batch=3) as running:
         client.create_deployment("block", str(package), config={"url": running.url})
         before = running.counter("ngraph_requests_total")
         found = client.predict("block", {"input": inputs[0]})["predictions"]["output"]
         assert running.counter("ngraph_requests_total") == before + 1
         assert np.array(found).shape == inputs[0].shape
+        asked = client.predict("block", {"input": many})["predictions"]["output"]
+        assert running.counter("ngraph_requests_total") == before + 5
     with pytest.raises(MlflowException, match="does not answer"):
         client.predict("block", {"input": inputs[0]})
+    client.update_deployment("block", config={"url": ""})
+    np.testing.assert_allclose(asked, client.predict("block", {"input": many})["predictions"]["output"], atol=1e-5)
+
+
+def test_an_option_is_taken_back_by_an_empty_value(client: NGraphDeployments, logged: Logged) -> None:
+    client.create_deployment("a", str(logged.packages["onnxruntime"]), config={"max_delay_ms": "7", "port": "0"})
+    assert client.update_deployment("a", config={"max_delay_ms": ""})["config"] == {"port": "0"}
+    with pytest.raises(MlflowException, match="max_delay_ms: deployment 'a' has no such option"):
+        client.update_deployment("a", config={"max_delay_ms": ""})
+
+
+def test_run_local_says_that_it_has_the_options_of_the_command_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    became: list[tuple[Any, ...]] = []
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path))
+    monkeypatch.setattr(source, "obtain", lambda uri: f"the package of {uri}")
+    monkeypatch.setattr(process, "become", lambda *what: became.append(what))
+    deployments.run_local("r50", "models:/r50@live", config={"port": "0"})
+    ((package, name, settings),) = became
+    assert (package, name, settings.port) == ("the package of models:/r50@live", "r50", 0)
+    said = capfd.readouterr().err
+    assert (
+        f"{tmp_path / 'deployments'} has no deployment 'r50' of models:/r50@live: the options are those of this" in said
+    )
+
+
+def test_a_damaged_deployment_hides_no_other(
+    client: NGraphDeployments, logged: Logged, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = client.create_deployment("whole", str(logged.packages["onnxruntime"]))
+    gone = client.create_deployment("gone", str(logged.packages["openvino"]))
+    shutil.rmtree(gone["directory"])
+    (tmp_path / "root/deployments/broken.json").write_text("{")
+    broken, missing, listed = client.list_deployments()
+    assert listed == whole
+    assert [(one["name"], one["flavor"]) for one in (broken, missing)] == [("broken", "ngraph"), ("gone", "ngraph")]
+    assert "is not readable" in broken["problem"]
+    assert gone["directory"] in missing["problem"]
+    assert "deployment broken: " in caplog.text
+
+
+def test_a_disk_without_room_is_said_in_one_line(
+    client: NGraphDeployments, logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    many = shutil.Error([("a", "b", f"[Errno 28] {full.strerror}"), ("c", "d", "and so on")])
+    old = client.create_deployment("a", str(logged.packages["onnxruntime"]))
+    for broken, error in (("shutil.copytree", many), ("os.fsync", full)):
+        with monkeypatch.context() as patch:
+            patch.setattr(broken, raising(error))
+            with pytest.raises(
+                MlflowException, match=r"cannot change the deployments at .*: .*No space left"
+            ) as caught:
+                client.update_deployment("a", str(logged.packages["openvino"]))
+        assert "\n" not in str(caught.value)
+    assert client.get_deployment("a") == old
+
+
+def raising(error: OSError) -> Any:
+    def call(*_: Any, **__: Any) -> None:
+        raise error
+
+    return call
 
 
 def test_an_update_changes_everything_or_nothing(
@@ -177,6 +246,7 @@ def test_a_package_that_was_damaged_is_not_used(client: NGraphDeployments, logge
         (lambda client: client.create_deployment("a", "x", config={"port": "p"}), "port: "),
         (lambda client: client.create_deployment("a", "x", config={"url": "ftp://x"}), "url: must begin with http"),
         (lambda client: client.update_deployment("a"), "there is no deployment 'a'"),
+        (lambda client: NGraphDeployments("ngraph:relative/dir"), "ngraph:relative/dir: give the whole path"),
         (lambda client: client.explain("a"), "explains no predictions"),
         (lambda client: client.predict("a", []), "there is no deployment 'a'"),
     ],

@@ -221,6 +221,7 @@ def test_a_follower_that_was_killed_serves_again_although_the_server_is_away(
 
 def test_without_serving_a_link_leads_to_the_champion(registry: Registry, tmp_path: Path) -> None:
     first, bad, second = registry.register(), registry.register("outputs"), registry.register()
+    other = registry.register("workload")
     kept = tmp_path / "kept"
     with following(registry.source, registry.uri, tmp_path / "log", "--to", str(kept), *OFTEN) as follower:
         follower.said("no version has this alias: waiting for one")
@@ -234,7 +235,14 @@ def test_without_serving_a_link_leads_to_the_champion(registry: Registry, tmp_pa
         follower.said(f"moved: version {second} is at")
         assert (kept / "current").readlink() != before
         open_package(kept / "current")
+        before = (kept / "current").readlink()
+        registry.move(other)
+        follower.said(f"refused: version {other}: clients know another workload: ")
+        assert (kept / "current").readlink() == before
         assert run(["fleet", "follow", registry.source, "--to", str(kept), "--tracking-uri", registry.uri]) == 2
+    allowed = ("--to", str(kept), "--again", "--allow-other-interface", *OFTEN)
+    with following(registry.source, registry.uri, tmp_path / "log", *allowed) as follower:
+        follower.said(f"moved: version {other} is at")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from mlflow_ngraph_serve import connection
 from mlflow_ngraph_serve.batching import BatchAnswer
 from mlflow_ngraph_serve.client import encode
 from mlflow_ngraph_serve.metrics import Metrics
+from mlflow_ngraph_serve.pace import Pace
 from mlflow_ngraph_serve.protocol import InferenceRequest, Interface
 from mlflow_ngraph_serve.server import Server, address, listen
 from mlflow_ngraph_serve.service import RequestLimits, Service
@@ -45,6 +46,7 @@ class Echo(Service):
         self.interface = Interface("echo", "1", [spec], [spec])
         self.metrics = Metrics([1])
         self.limits = RequestLimits(timeout_s)
+        self.pace = Pace()
         self.go = threading.Event()
         self.go.set()
         self._answer = {"x": np.zeros((1, answer_bytes // 4), np.float32)}

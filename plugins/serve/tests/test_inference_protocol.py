@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph_serve import tensors
 from mlflow_ngraph_serve.client import decode, encode
 from mlflow_ngraph_serve.protocol import LENGTH_HEADER, Interface
-from mlflow_ngraph_serve.refusal import Refusal
+from mlflow_ngraph_serve.refusal import LONGEST, Refusal
 
 X = TensorSpec("x", "float32", ("batch", 2, 3))
 IDS = TensorSpec("ids", "int8", ("batch", 4))
@@ -203,3 +204,57 @@ def test_truth_is_one_or_zero() -> None:
     head = changed(change)
     with pytest.raises(Refusal, match="neither 0 nor 1"):
         INTERFACE.read(head + b"\x02", str(len(head)))
+
+
+@pytest.mark.parametrize(("value", "status"), [(0, 200), (49, 200), (50, 422), (-1, 422), (2**32 + 3, 422)])
+def test_integers_out_of_their_range_are_refused_before_the_engine(value: int, status: int) -> None:
+    spec = TensorSpec("ids", "int64", ("batch",), high=50)
+    interface = Interface("m", "1", (spec,), (X,), "int32")
+    body, headers = encode({"ids": np.array([value])})
+    if status == 200:
+        assert interface.read(body, headers[LENGTH_HEADER]).samples == 1
+        return
+    with pytest.raises(
+        Refusal, match=f"input 'ids' has values of {value} to {value}, the engine takes 0 to 49"
+    ) as error:
+        interface.read(body, headers[LENGTH_HEADER])
+    assert (error.value.status, error.value.reason) == (status, "values")
+
+
+@pytest.mark.parametrize("size", [10**4000, 10**4299])
+def test_what_a_client_says_at_length_is_said_back_in_a_line(size: int) -> None:
+    entry = {"name": "x", "datatype": "FP32", "shape": [size, 2, 3]}
+    for given in ({**entry, "data": [1.0]}, {**entry, "parameters": {"binary_data_size": 0}}):
+        with pytest.raises(Refusal, match="input 'x'") as error:
+            INTERFACE.read(json.dumps({"inputs": [given]}).encode(), None)
+        assert len(str(error.value)) <= LONGEST
+
+
+def test_an_answer_without_the_binary_extension_is_read() -> None:
+    outputs = [
+        {"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [1, None, 2.5, 3]},
+        {"name": "n", "datatype": "INT64", "shape": [2], "data": [1, 2]},
+    ]
+    found = decode(json.dumps({"outputs": outputs}).encode(), None)
+    np.testing.assert_array_equal(found["y"], np.array([[1, np.nan], [2.5, 3]], np.float32))
+    assert (found["n"].dtype, found["n"].tolist()) == (np.dtype("int64"), [1, 2])
+
+
+@pytest.mark.parametrize("length", [None, "20", "many"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"",
+        b"[]",
+        b'{"answer": 1}',
+        b'{"outputs": [{"name": "y", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}',
+        b'{"outputs": [{"name": "y", "datatype": "INT8", "shape": [1], "data": [400]}]}',
+        b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": [2], "data": [1]}]}',
+        b'{"outputs": [{"name": "y", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}]}1234',
+    ],
+)
+def test_what_is_no_answer_is_told_in_one_line(body: bytes, length: str | None) -> None:
+    with pytest.raises(EngineError, match=r"^this is no answer of the Open Inference Protocol: .*") as error:
+        decode(body, length)
+    assert len(str(error.value).splitlines()) == 1

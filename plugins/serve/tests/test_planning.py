@@ -44,6 +44,17 @@ def test_the_bound_excludes_what_is_too_slow() -> None:
     assert plan(STEEP, Wishes(max_p99_ms=25)).max_batch == 1
 
 
+def test_what_requests_cost_outside_the_engine_is_part_of_the_bound() -> None:
+    tiny = {1: Speed(25_000.0, 0.00004, 0.00004)}
+    alone, found = plan(tiny, Wishes(max_p99_ms=20)), plan(tiny, Wishes(max_p99_ms=20), outside_s=0.0005)
+    assert (alone.max_queue, found.max_queue) == (449, 31)
+    assert found.expected_p99_s == pytest.approx(alone.expected_p99_s + 0.0005)
+    assert found.room_s == pytest.approx(0.018)
+    assert plan(tiny, Wishes()).room_s == math.inf
+    with pytest.raises(UsageError, match=r"and 5 ms outside the engine, .* --max-p99-ms must be at least 6"):
+        plan(tiny, Wishes(max_p99_ms=5), outside_s=0.005)
+
+
 def test_what_is_asked_for_is_taken_or_refused() -> None:
     found = plan(STEEP, Wishes(max_batch=4, max_delay_ms=3, max_queue=50))
     assert (found.max_batch, found.max_delay_s, found.max_queue) == (4, 0.003, 50)

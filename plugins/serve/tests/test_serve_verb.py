@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
+from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve import process, source
 from mlflow_ngraph_serve.following import engine_process, puller
+from mlflow_ngraph_serve.settings import Settings
 from tests.support.logged import Logged
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -40,6 +45,23 @@ def test_a_package_is_proven_and_then_served(logged: Logged, cli: Cli, became: l
     order.scratch.rmdir()
 
 
+def test_what_a_killed_server_has_left_is_removed_by_the_next(
+    logged: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, serves, starts = (tmp_path / f"ngraph-serve-{name}" for name in ("left", "serves", "starts"))
+    for folder in (left, serves, starts):
+        folder.mkdir()
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (tmp_path / "ngraph-serve-link").symlink_to(elsewhere)
+    with FileLock(serves / ".lock"):
+        for folder in (left, serves, elsewhere):
+            os.utime(folder, (0, 0))
+        process.ordered(read_manifest(logged.packages["openvino"]), "x", Settings())
+    assert [folder.exists() for folder in (left, serves, starts, elsewhere)] == [False, True, True, True]
+    assert not list(elsewhere.iterdir())
+
+
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     "module", [process, engine_process, puller], ids=lambda module: str(module.__name__.rpartition(".")[2])
@@ -61,6 +83,14 @@ def test_files_in_the_current_directory_are_not_imported(
     [
         (("--max-p99-ms", "0"), "max_p99_ms: "),
         (("--timeout-s", "-1"), "timeout_s: "),
+        (("--timeout-s", "inf"), "timeout_s: expected a finite number"),
+        (("--max-p99-ms", "inf"), "max_p99_ms: expected a finite number"),
+        (("--max-delay-ms", "inf"), "max_delay_ms: expected a finite number"),
+        (("--max-body-mb", "nan"), "max_body_mb: expected "),
+        (
+            ("--max-delay-ms", "4000", "--timeout-s", "4"),
+            "max_delay_ms must be less than the 4 s that a request may take",
+        ),
         (("--name", "a/b"), "'a/b' is no name"),
         (("--workers", "0"), "--workers"),
     ],

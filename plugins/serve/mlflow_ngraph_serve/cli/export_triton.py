@@ -36,16 +36,16 @@ def export_triton(
     Triton makes of the files is not tried here.
     """
     from mlflow_ngraph_serve import source
-    from mlflow_ngraph_serve.planning import Wishes
-    from mlflow_ngraph_serve.settings import check_name
+    from mlflow_ngraph_serve.settings import Settings, check_name
     from mlflow_ngraph_serve.triton import export
 
+    wishes = Settings.read({"max_p99_ms": max_p99_ms}).wishes
     # The files are compared with their digests; whether the engine fits is a question for Triton's machine.
     local = source.is_directory(engine)
     with arriving("pulling") as progress:
         package = source.whole(Path(engine), trust) if local else source.obtain(engine, tracking_uri, trust, progress)
     called = check_name(name) if name is not None else source.default_name(package)
-    made = export(package, repository, called, batch=batch_size, wishes=Wishes(max_p99_ms=max_p99_ms))
+    made = export(package, repository, called, batch=batch_size, wishes=wishes)
     if as_json:
         output.print_json(
             {

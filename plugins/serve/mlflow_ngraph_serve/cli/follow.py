@@ -34,6 +34,8 @@ _FOR_SERVING = "watch_for"
               help="How long a new champion may be taken back by a crash or a failure.")  # fmt: skip
 @click.option("--device", metavar="NAME", help="What this machine is called in tags; by default its host name.")
 @click.option("--again", is_flag=True, help="Try a version once more that was refused.")
+@click.option("--allow-other-interface", "other_interface", is_flag=True,
+              help="Take a version whose workload, inputs or outputs are not those of the engine before.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Where engines are kept; DIR/current leads to the good one.")  # fmt: skip
 @serving_options
@@ -44,12 +46,14 @@ _FOR_SERVING = "watch_for"
 def follow(
     context: click.Context,
     /,
+    *,
     champion: str,
     serve: bool,
     every: str,
     watch_for: str,
     device: str | None,
     again: bool,
+    other_interface: bool,
     target: Path | None,
     name: str | None,
     tracking_uri: str | None,
@@ -62,7 +66,7 @@ def follow(
     When the alias moves, the engine is pulled, and proven as 'pull' does. With --serve it is then loaded beside the one that
     serves, answers an inference for trial, and takes its place without a connection being lost; should it crash or fail within
     the time of --watch-for, the one before is back at once. A version that failed is not tried again until the alias has
-    pointed at another one. Without --name clients call the model by its registered name.
+    pointed at another one, nor is one that clients would have to ask for something else. Without --name clients call the model by its registered name.
 
     A tracking server that is away changes nothing: the good engine is served, also after a restart.
     """
@@ -84,6 +88,7 @@ def follow(
         every_s=_seconds("--every", every),
         trust=trust,
         again=again,
+        other_interface=other_interface,
         **(_serving(name, model, _seconds("--watch-for", watch_for), options) if serve else {}),
     )
     with _terminations():

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import EngineError, UsageError
@@ -160,16 +161,24 @@ class Follower:
             if self._handover is not None:
                 self._handover.begin()
         elif "refused" in message:
-            champion = Champion(**message["refused"])
-            self._state.refuse(champion, message["reason"])
-            self._mark(champion.version, f"refused: {message['reason']}")
-            good = self._state.good
-            stays = f"version {good.version} stays" if good is not None else "there is none to fall back on"
-            self._say(f"refused: version {champion.version}: {message['reason']}; {stays}")
+            self._refuse(Champion(**message["refused"]), message["reason"])
         else:
             self._brought(KeptEngine(**message["brought"]))
 
+    def _refuse(self, champion: Champion, reason: str) -> None:
+        self._state.refuse(champion, reason)
+        self._mark(champion.version, f"refused: {reason}")
+        good = self._state.good
+        stays = f"version {good.version} stays" if good is not None else "there is none to fall back on"
+        self._say(f"refused: version {champion.version}: {reason}; {stays}")
+
     def _brought(self, engine: KeptEngine) -> None:
+        change = "" if self._options.other_interface else _change(self._state.good, engine)
+        if change:
+            self._refuse(
+                engine.champion, f"clients know {change}; --again --allow-other-interface takes it all the same"
+            )
+            return
         if self._handover is not None:
             self._handover.offer(engine, self._seen[1])
             return
@@ -264,6 +273,18 @@ def _listening(settings: Settings, *, patient: bool) -> Iterator[socket.socket]:
             time.sleep(0.1)
     with listening:
         yield listening
+
+
+def _change(good: KeptEngine | None, engine: KeptEngine) -> str:
+    """Difference that clients of the good engine would meet; empty where there is none, or none can be told."""
+    if good is None:
+        return ""
+    try:
+        before, after = (read_manifest(Path(one.directory), one.digest).manifest.spec for one in (good, engine))
+    except EngineError:
+        # A damaged one is no engine that clients could get used to, and the other is looked at when it is loaded.
+        return ""
+    return compatibility.other_interface(after, before)
 
 
 def _objection(good: KeptEngine | None, tracking_uri: str, rules: Rules) -> str:

@@ -27,6 +27,8 @@ class FollowerOptions:
     trust: str | None = None
     again: bool = False
     """Try refused versions again."""
+    other_interface: bool = False
+    """Take versions with another workload, or other inputs or outputs than the good engine."""
     served_name: str = ""
     """Name of the model for clients."""
     settings: Settings | None = None
