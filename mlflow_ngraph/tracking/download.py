@@ -7,7 +7,9 @@ looked at. So a file that stands in its place is whole, and a download that was 
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
 import shutil
 import sqlite3
@@ -284,13 +286,19 @@ def _is(path: Path, digest: str) -> bool:
 
 
 def _clear(directory: Path, manifest: Manifest) -> None:
-    """Remove files of other packages: an earlier attempt may have been for another one."""
-    for path in sorted(directory.rglob("*"), reverse=True):
-        name = path.relative_to(directory).as_posix()
-        if name == _PARTS or name.startswith(f"{_PARTS}/"):
+    """Remove files of other packages, as an earlier attempt may have been for another one, and nothing behind links."""
+    for place, folders, names, handle in os.fwalk(directory, topdown=False):
+        below = Path(place).relative_to(directory)
+        if below.parts[:1] == (_PARTS,):
             continue
-        if path.is_symlink() or not path.is_dir():
-            if name not in manifest.files:
-                path.unlink()
-        elif not any(path.iterdir()):
-            path.rmdir()
+        for name in names:
+            if (below / name).as_posix() not in manifest.files:
+                os.unlink(name, dir_fd=handle)
+        for name in folders:
+            try:
+                os.rmdir(name, dir_fd=handle)
+            except NotADirectoryError:  # a link
+                os.unlink(name, dir_fd=handle)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
