@@ -49,9 +49,13 @@ def location(given: Path | None = None) -> Path:
 
 
 def directory(given: Path | None = None) -> Path:
-    """Resolve the directory as `location` does, and create it. Raises `UsageError` if it cannot be written."""
+    """Resolve the directory as `location` does, and create it, for this user alone.
+
+    Raises `UsageError` if it cannot be written.
+    """
     studies = location(given) / "studies"
     try:
+        studies.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         studies.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(

@@ -8,7 +8,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -154,6 +154,7 @@ def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | N
     if len(content) > contents.MAX_BYTES:
         raise ArchiveError("these studies have too many files for one archive: export fewer of them at once")
     places = {(source.study.study_id, path): place for source in sources for path, place in source.files.items()}
+    partial.touch(mode=0o600)  # whoever it is meant for gets it from its owner
     with partial.open("wb") as stream:
         with tarfile.open(
             fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="strict"
@@ -173,8 +174,6 @@ def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | N
         stream.flush()
         # The originals may be deleted once the archive is carried elsewhere.
         os.fsync(stream.fileno())
-    with suppress(OSError):
-        partial.chmod(0o644)
     return by
 
 

@@ -105,6 +105,7 @@ def test_a_study_is_on_another_server_what_it_is_on_its_own(
 def test_exporting_again_gives_the_same_bytes(measured: Path, archive: Path, tmp_path: Path) -> None:
     again = export([measured], tmp_path / "again.tar")
     assert again.path.read_bytes() == archive.read_bytes()
+    assert again.path.stat().st_mode & 0o777 == 0o600
     assert again.lacking == {}
 
 
