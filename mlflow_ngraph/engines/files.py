@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from mlflow_ngraph.text import harmless
@@ -89,6 +90,24 @@ def is_plain(path: str) -> bool:
 def is_long(path: str) -> bool:
     """True if a path exceeds the limits of file systems."""
     return len(path) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
+
+
+def remove_files(directory: Path, chosen: Callable[[str], bool]) -> None:
+    """Remove files chosen by their relative path, links among them, and empty directories; nothing behind a link."""
+    for place, folders, names, handle in os.fwalk(directory, topdown=False):
+        below = Path(place).relative_to(directory)
+        for name in names:
+            if chosen((below / name).as_posix()):
+                os.unlink(name, dir_fd=handle)
+        for name in folders:
+            try:
+                os.rmdir(name, dir_fd=handle)
+            except NotADirectoryError:
+                if chosen((below / name).as_posix()):
+                    os.unlink(name, dir_fd=handle)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
 
 
 def close_to_others(directory: Path) -> None:

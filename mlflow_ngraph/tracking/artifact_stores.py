@@ -48,9 +48,9 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
             return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
 
         return HttpStore(read(address), read(plain_http.signing_address(address)))
-    parts = urlsplit(location)
-    if parts.scheme in ("", "file") and not parts.netloc:
-        return LocalStore(Path(unquote(parts.path) if parts.scheme else location))
+    directory = local_directory(location)
+    if directory is not None:
+        return LocalStore(directory)
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
     from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
     from mlflow.utils.credentials import get_default_host_creds
@@ -70,6 +70,14 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
         )  # fmt: skip
 
     return HttpStore(client(passed_on), client(signed))
+
+
+def local_directory(location: str) -> Path | None:
+    """The directory of this machine that an artifact URI names, if it does."""
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file") or parts.netloc:
+        return None
+    return Path(unquote(parts.path) if parts.scheme else location)
 
 
 class LocalStore(ArtifactStore):

@@ -7,9 +7,7 @@ looked at. So a file that stands in its place is whole, and a download that was 
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import re
 import shutil
 import sqlite3
@@ -23,7 +21,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph import addresses
-from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.files import remove_files, sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, MAX_BYTES, Manifest
 from mlflow_ngraph.engines.package import Package, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
@@ -286,19 +284,5 @@ def _is(path: Path, digest: str) -> bool:
 
 
 def _clear(directory: Path, manifest: Manifest) -> None:
-    """Remove files of other packages, as an earlier attempt may have been for another one, and nothing behind links."""
-    for place, folders, names, handle in os.fwalk(directory, topdown=False):
-        below = Path(place).relative_to(directory)
-        if below.parts[:1] == (_PARTS,):
-            continue
-        for name in names:
-            if (below / name).as_posix() not in manifest.files:
-                os.unlink(name, dir_fd=handle)
-        for name in folders:
-            try:
-                os.rmdir(name, dir_fd=handle)
-            except NotADirectoryError:  # a link
-                os.unlink(name, dir_fd=handle)
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
-                    raise
+    """Remove files of other packages: an earlier attempt may have been for another one."""
+    remove_files(directory, lambda name: name not in manifest.files and not name.startswith(f"{_PARTS}/"))
