@@ -6,12 +6,24 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from mlflow_ngraph import documents
+from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import connection, plain_http
-from mlflow_ngraph.tracking.transfer import AT_ONCE, CHUNK, ArtifactStore, CutError, FilePart, RefusedError, configured
+from mlflow_ngraph.tracking.transfer import (
+    AT_ONCE,
+    CHUNK,
+    ArtifactStore,
+    CutError,
+    FilePart,
+    RefusedError,
+    configured,
+    content,
+)
 
 if TYPE_CHECKING:
     import requests
@@ -22,6 +34,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 _REASON_BYTES = 1 << 16
 """Longest part that is read of an answer that is not a file."""
+MOST_OF_RUN = 1 << 30
+"""Bytes of the largest file of a run that is read."""
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -43,23 +57,22 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
     address = plain_http.artifact_address(tracking_uri, location)
     if address is not None:
         http = plain_http.session(AT_ONCE)
-
-        def read(base: str) -> Get:
-            return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
-
-        return HttpStore(read(address), read(plain_http.signing_address(address)))
+        return HttpStore(_get(http, address), _get(http, plain_http.signing_address(address)))
     directory = local_directory(location)
     if directory is not None:
         return LocalStore(directory)
+    import requests
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
     from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
-    with connection.talking(tracking_uri, "find the engine's files", connection.RECORDING):
+    with connection.talking(tracking_uri, "find the files", connection.RECORDING):
         repository = get_artifact_repository(location, tracking_uri=tracking_uri)
         if not isinstance(repository, HttpArtifactRepository):
             return MlflowStore(repository, scratch, tracking_uri)
+        if not is_of_server(location, tracking_uri):
+            return HttpStore(_get(requests.Session(), repository.artifact_uri))  # without the login of the server
         passed_on = get_default_host_creds(repository.artifact_uri)
         signed = get_default_host_creds(plain_http.signing_address(repository.artifact_uri))
 
@@ -70,6 +83,35 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
         )  # fmt: skip
 
     return HttpStore(client(passed_on), client(signed))
+
+
+def run_file(artifact_uri: str, name: str, tracking_uri: str) -> bytes:
+    """A file of a run.
+
+    Raises `TrackingError` if it cannot be had, or is larger than any that a study records.
+    """
+    with TemporaryDirectory(prefix="ngraph-file-") as temporary:
+        store = store_of(artifact_uri, tracking_uri, Path(temporary))
+        try:
+            with store.settings():
+                return content(store, name, Path(temporary) / "file", f"{name} of a run", MOST_OF_RUN)
+        except EngineError as error:
+            raise TrackingError(str(error)) from None
+
+
+def is_of_server(location: str, tracking_uri: str) -> bool:
+    """True if an artifact URI is on the tracking server itself, or both are files of this machine."""
+    if local_directory(location) is not None:
+        return not connection.is_server(tracking_uri) and not urlsplit(tracking_uri).hostname
+    place, server = urlsplit(location), urlsplit(tracking_uri)
+    if place.scheme == "mlflow-artifacts":
+        place = place._replace(scheme=server.scheme, netloc=place.netloc or server.netloc)
+    return connection.is_server(tracking_uri) and _origin(place) == _origin(server)
+
+
+def _origin(parts: SplitResult) -> tuple[str, str]:
+    host = parts.netloc.rpartition("@")[2].lower()
+    return parts.scheme, host.removesuffix({"http": ":80", "https": ":443"}.get(parts.scheme, ""))
 
 
 def local_directory(location: str) -> Path | None:
@@ -88,7 +130,7 @@ class LocalStore(ArtifactStore):
 
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
         try:
-            stream = (self._directory / path).open("rb")
+            stream = documents.opened(self._directory / path)
         except OSError as error:
             raise RefusedError(error.strerror or str(error)) from None
         with stream:
@@ -113,12 +155,15 @@ class MlflowStore(ArtifactStore):
         return connection.talking(self._uri, "download an engine", connection.RECORDING)
 
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        from tempfile import TemporaryDirectory
-
         from mlflow.exceptions import MlflowException
 
         with TemporaryDirectory(dir=self._scratch, prefix="file-") as place:
             try:
+                folder = str(PurePosixPath(path).parent)
+                listed = self._repository.list_artifacts(None if folder == "." else folder)
+                sizes = [file.file_size for file in listed if file.path == path]
+                if sizes and sizes[0] is not None:
+                    sized(sizes[0])  # whole files come: nothing could stop a large one later
                 file = Path(self._repository.download_artifacts(path, place))
             except (MlflowException, OSError) as error:
                 # MLflow has tried again where that helps.
@@ -169,6 +214,10 @@ class HttpStore(ArtifactStore):
             self._signs = True
         assert self._sign is not None
         return _at_signed_address(self._sign(path, {}), headers)
+
+
+def _get(http: requests.Session, base: str) -> Get:
+    return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
 
 
 def timeout() -> float:
