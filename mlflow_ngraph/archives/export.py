@@ -120,10 +120,7 @@ def _source(directory: Path, derived: Path) -> _Source:
     """Collect the files of a study. Tables are derived into the folder ``derived``."""
     record = replay.load(directory)
     files.write(record, directory, derived, None, {}, {})
-    (derived / journal.FILE_NAME).unlink(missing_ok=True)
-    # Existing files are those that the study was started with. Missing ones are derived from the journal.
-    here = [place for name in contents.STUDY_FILES if (place := directory / name).is_file()]
-    places = {path.name: path for path in (*sorted(derived.iterdir()), *here)}
+    places = {path.name: path for path in sorted(derived.iterdir())} | {contents.JOURNAL: directory / contents.JOURNAL}
     lacking, engines = {}, dict[str, str]()
     for engine in (engine for lane in record.lanes.values() for engine in lane.engines):
         problem = damage(directory / engine.directory, engine.files)

@@ -1,7 +1,8 @@
 """Import studies from an archive, after all of it has been checked.
 
 An archive may be malicious. Its files are compared with its table of contents, lines of journals with their checks, and
-engines with the journal. Nothing from it is loaded or executed.
+engines with the journal. Whatever else follows from the journal is derived here, not taken from it. Nothing from it is
+loaded or executed, and what was imported is marked: no study of this machine goes on with it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.archives import contents
 from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
 from mlflow_ngraph.engines import signing
@@ -28,6 +30,7 @@ from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.processes import disk_space
+from mlflow_ngraph.tracking import files
 
 State = Literal["imported", "continued", "unchanged"]
 """Result for a study: new, extended (the local journal was its beginning), or already present."""
@@ -114,7 +117,7 @@ def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = la
         try:
             _extract(archive, temporary)
             return [
-                _place(study, temporary / study.study_id, studies / study.study_id, on_wait)
+                _place(archive, study, temporary / study.study_id, studies / study.study_id, on_wait)
                 for study in archive.contents.studies
             ]
         finally:
@@ -179,7 +182,9 @@ class _Reader:
 def _opened(reader: _Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
     content = reader.small(contents.FILE, contents.MAX_BYTES)
     if content is None:
-        raise ArchiveError(f"{where}: is no archive of studies: 'mlflow-ngraph study export' writes such")
+        raise ArchiveError(
+            f"{where}: is no archive of studies as 'mlflow-ngraph study export' writes it; one that was packed anew is none"
+        )
     table = Contents.parse(content, where)
     return content, reader.small(contents.SIGNATURE_FILE, signing.MAX_BYTES), table
 
@@ -257,8 +262,13 @@ def _extract(archive: Archive, target: Path) -> None:
         reader.end()
 
 
-def _place(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]) -> Imported:
+def _place(
+    archive: Archive, study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]
+) -> Imported:
     """Move a study to its place, unless it is there already."""
+    files.write_study(replay.load(source), source)
+    whose = f"{archive.path.resolve()}: {archive.trusted.found}"
+    (source / home_directory.IMPORTED_FROM).write_text(whose, encoding="utf-8")
     with suppress(OSError):
         source.rename(place)  # onto nothing, or an empty directory
         return Imported(study, place, "imported")
@@ -275,10 +285,32 @@ def _place(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[P
                 f"study {study.study_id} went on in another way here than in the archive, from line {common + 1} of its journal on: "
                 "import it with another --home"
             )
-        replaced = source.with_name(f"{source.name}.replaced")
-        place.rename(replaced)
-        source.rename(place)
+        _keep_engines(study, here, there)
+        _add(source, place)
     return Imported(study, place, "continued")
+
+
+def _keep_engines(study: ArchivedStudy, here: Sequence[journal.Event], there: Sequence[journal.Event]) -> None:
+    """Refuse a continuation that puts other files in place of an engine that is here."""
+    engines, others = (
+        {engine.directory: engine.files for lane in replay.fold(events).lanes.values() for engine in lane.engines}
+        for events in (here, there)
+    )
+    changed = next((path for path, digests in engines.items() if others.get(path, digests) != digests), None)
+    if changed:
+        raise ArchiveError(
+            f"study {study.study_id} has other files in {changed} in the archive than here: import it with another --home"
+        )
+
+
+def _add(source: Path, place: Path) -> None:
+    """Add files to a study. Those that are there stay, except for the journal, the last one, and whose study it is."""
+    replaced = (home_directory.IMPORTED_FROM, journal.FILE_NAME)
+    paths = [path.relative_to(source) for path in source.rglob("*") if path.is_file()]
+    for path in sorted(paths, key=lambda path: str(path) == journal.FILE_NAME):
+        if str(path) in replaced or not (place / path).exists():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (source / path).replace(place / path)
 
 
 def _only_recording(events: Iterable[journal.Event]) -> bool:

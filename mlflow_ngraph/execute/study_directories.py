@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mlflow_ngraph import home
 from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.text import counted
@@ -75,14 +76,29 @@ def new_directory(root: Path, study: Study, key: str) -> Path:
     raise UsageError(f"too many studies named {study.name} in {root}; choose another name or --home")
 
 
-def newest(root: Path, key: str) -> Path | None:
-    """The newest study directory with this key and a journal, or None."""
+def newest(root: Path, key: str, machine: str) -> Path | None:
+    """The newest study directory with this key that was begun here, or None; what was imported is nobody's to go on with.
+
+    Parameters
+    ----------
+    machine : str
+        Digest of this machine's fingerprint.
+    """
     begun = {
         path: start["at"]
         for path in (root / "studies").glob(f"*-{key}-*")
-        if (path / journal.FILE_NAME).is_file() and (start := journal.first(path)) is not None
+        if not imported_from(path)
+        and (path / journal.FILE_NAME).is_file()
+        and (start := journal.first(path)) is not None
+        and start["fingerprint"].get("digest", "") == machine
     }
     return max(begun, key=begun.__getitem__, default=None)
+
+
+def imported_from(directory: Path) -> str:
+    """Archive that a study came in, and who signed it; empty for a study of this machine."""
+    path = directory / home.IMPORTED_FROM
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def measured_before(directory: Path) -> Begun | None:
