@@ -23,7 +23,7 @@ from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import counted, rounded
 from mlflow_ngraph.tracking import schema
-from mlflow_ngraph.tracking.artifact_stores import run_file
+from mlflow_ngraph.tracking.artifact_stores import run_file, run_files
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
 
@@ -78,7 +78,7 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
         if kind not in (Kind.STUDY, Kind.LANE):
             raise UsageError(f"run {run_id} is neither of a study nor of a lane: diff compares those")
         study = study_run(server.client, run_id)
-        files = {file.path for file in server.client.list_artifacts(study.info.run_id)}
+        files = run_files(server.client, study.info.run_id, study.info.artifact_uri, server.uri)
         if Artifact.FINGERPRINT not in files:
             raise TrackingError(
                 f"run {study.info.run_id} has no {Artifact.FINGERPRINT}: name the run of a finished study"

@@ -122,7 +122,7 @@ class Server:
 
         Call it within `talking`, and `reload` as well.
         """
-        if Artifact.RESULTS not in {file.path for file in self.client.list_artifacts(run.run_id)}:
+        if Artifact.RESULTS not in artifact_stores.run_files(self.client, run.run_id, run.artifact_uri, self.uri):
             return None
         return artifact_stores.run_file(run.artifact_uri, Artifact.RESULTS, self.uri)
 

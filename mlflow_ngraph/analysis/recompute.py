@@ -87,7 +87,7 @@ def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
     with connection.talking(uri, "read the samples", connection.RECORDING):
         study = listing.study_run(client, run_id)
         run_id = str(study.info.run_id)
-        present = {file.path for file in client.list_artifacts(run_id)}
+        present = artifact_stores.run_files(client, run_id, study.info.artifact_uri, uri)
         missing = [name for name in NEEDED if name not in present]
         if missing:
             raise TrackingError(f"run {run_id} has no {' and no '.join(missing)}: name the run of a finished study")

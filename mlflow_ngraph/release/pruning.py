@@ -178,7 +178,7 @@ def _objection(engine: ListedEngine) -> str:
         return f"its files are said to be at {addresses.shown(location)}, which is not a place of its own"
     directory = artifact_stores.local_directory(location)
     if directory is None:
-        return ""
+        return artifact_stores.foreign_host(location, engine.tracking_uri)
     own = [path for path in (directory, *directory.parents) if engine.model_id in path.parts]
     if linked := next((path for path in own if path.is_symlink()), None):
         return f"{linked} is a link, which could lead to files of somebody else"

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from mlflow_ngraph import documents
+from mlflow_ngraph import addresses, documents
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import connection, plain_http
 from mlflow_ngraph.tracking.transfer import (
@@ -27,6 +27,7 @@ from mlflow_ngraph.tracking.transfer import (
 
 if TYPE_CHECKING:
     import requests
+    from mlflow import MlflowClient
 
     Get = Callable[[str, Mapping[str, str]], requests.Response]
     """Asks for a path below the base of a store, with headers, and streams the answer."""
@@ -36,6 +37,8 @@ _REASON_BYTES = 1 << 16
 """Longest part that is read of an answer that is not a file."""
 MOST_OF_RUN = 1 << 30
 """Bytes of the largest file of a run that is read."""
+_WITH_LOGIN = ("mlflow-artifacts", "http", "https")
+"""Schemes of artifact URIs that MLflow's client reads with the login of the tracking server."""
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -97,6 +100,20 @@ def run_file(artifact_uri: str, name: str, tracking_uri: str) -> bytes:
                 return content(store, name, Path(temporary) / "file", f"{name} of a run", MOST_OF_RUN)
         except EngineError as error:
             raise TrackingError(str(error)) from None
+
+
+def run_files(client: MlflowClient, run_id: str, artifact_uri: str, tracking_uri: str) -> set[str]:
+    """Names of the files of a run. Raises `TrackingError` if they are on a foreign host."""
+    if reason := foreign_host(artifact_uri, tracking_uri):
+        raise TrackingError(f"run {run_id}: {reason}")
+    return {file.path for file in client.list_artifacts(run_id)}
+
+
+def foreign_host(location: str, tracking_uri: str) -> str:
+    """Reason not to let MLflow's client use an artifact URI, as it sends the server's login to any host; else empty."""
+    if urlsplit(location).scheme not in _WITH_LOGIN or is_of_server(location, tracking_uri):
+        return ""
+    return f"its files are said to be at {addresses.shown(location)}, which gets no login of {addresses.shown(tracking_uri)}"
 
 
 def is_of_server(location: str, tracking_uri: str) -> bool:

@@ -263,6 +263,9 @@ def test_a_file_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
 )
 def test_where_the_files_of_a_server_are(location: str, tracking_uri: str, same: bool) -> None:
     assert artifact_stores.is_of_server(location, tracking_uri) is same
+    foreign = not same and location.startswith(("http", "mlflow"))
+    reason = artifact_stores.foreign_host(location, tracking_uri)
+    assert reason.endswith("which gets no login of https://lab") if foreign else reason == ""
 
 
 @pytest.mark.parametrize("scheme", ["mlflow-artifacts", "http"])

@@ -17,7 +17,7 @@ from mlflow_ngraph.tables.baselines import labels
 from mlflow_ngraph.tables.sheet import Cell, Sheet, number
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.tracking import schema
-from mlflow_ngraph.tracking.artifact_stores import run_file
+from mlflow_ngraph.tracking.artifact_stores import run_file, run_files
 from mlflow_ngraph.tracking.schema import Artifact
 from mlflow_ngraph_report import texts
 from mlflow_ngraph_report.blocks import Missing
@@ -160,9 +160,9 @@ def studies(prepared: Prepared) -> Sheet:
 
 def _fingerprint(server: Server, run_id: str) -> Mapping[str, Any]:
     with server.talking():
-        if Artifact.FINGERPRINT not in {file.path for file in server.client.list_artifacts(run_id)}:
-            return {}
         location = server.client.get_run(run_id).info.artifact_uri
+        if Artifact.FINGERPRINT not in run_files(server.client, run_id, location, server.uri):
+            return {}
         try:
             content = json.loads(run_file(location, Artifact.FINGERPRINT, server.uri))
         except (ValueError, RecursionError):
