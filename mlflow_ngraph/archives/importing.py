@@ -1,8 +1,9 @@
 """Import studies from an archive, after all of it has been checked.
 
 An archive may be malicious. Its files are compared with its table of contents, lines of journals with their checks, and
-engines with the journal. Whatever else follows from the journal is derived here, not taken from it. Nothing from it is
-loaded or executed, and what was imported is marked: no study of this machine goes on with it.
+engines, samples, verdicts and the machine with the journal. What else follows from the journal is derived here, not taken
+from the archive. Nothing of it is loaded or executed, and what was imported is marked: no study of this machine goes on
+with it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Literal
 
+import pandas as pd
+import pyarrow as pa
+
+from mlflow_ngraph import documents
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.archives import contents
 from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
@@ -30,7 +36,9 @@ from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.processes import disk_space
+from mlflow_ngraph.tables import results, samples
 from mlflow_ngraph.tracking import files
+from mlflow_ngraph.tracking.schema import Artifact
 
 State = Literal["imported", "continued", "unchanged"]
 """Result for a study: new, extended (the local journal was its beginning), or already present."""
@@ -38,6 +46,9 @@ State = Literal["imported", "continued", "unchanged"]
 _CHUNK = 1 << 20
 _LONGEST_LINE = 256 << 20
 """Largest line of a journal in bytes."""
+_LARGEST_TABLE = 1 << 30
+"""Bytes of a file that is compared with the journal."""
+_COMPARED = (Artifact.RESULTS, Artifact.SAMPLES, Artifact.FINGERPRINT)
 _OF_RECORDING = ("lane_recorded", "recording_failed", "study_recorded")
 """Events that do not concern measurements."""
 
@@ -85,8 +96,11 @@ def check(path: Path, rules: Rules) -> Archive:
             trusted = trusting.require(content, signature, path, rules)
             for study, name, file in table.members():
                 pieces = _verified(reader, study, name, file, where)
+                at = f"{where}: {study.study_id}/{name}"
                 if name == journal.FILE_NAME:
-                    _check_study(study, pieces, f"{where}: {study.study_id}/{name}")
+                    record = _check_study(study, pieces, at)
+                elif name in _COMPARED and not _follows(record, name, file, pieces):
+                    raise ArchiveError(f"{at} does not follow from {journal.FILE_NAME}: one of them was changed or cut")
                 for _ in pieces:
                     pass
             reader.end()
@@ -199,7 +213,7 @@ def _verified(reader: _Reader, study: ArchivedStudy, name: str, file: ArchivedFi
         raise ArchiveError(f"{where}: {study.study_id}/{name} has changed since it was exported")
 
 
-def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> None:
+def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> StudyRecord:
     """Check the journal's study, and compare engines with the journal's digests."""
     try:
         record = replay.fold(journal.parsed(_lines(pieces, where), where))
@@ -213,6 +227,26 @@ def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> N
     for path, file in study.files.items():
         if path.startswith(contents.ENGINES) and expected.get(path) != file.sha256:
             raise ArchiveError(f"{where}: does not speak of {path[:80]!r}, or of another file there")
+    return record
+
+
+def _follows(record: StudyRecord, name: str, file: ArchivedFile, pieces: Iterable[bytes]) -> bool:
+    """Compare what was measured: figures that another version derived from it may differ."""
+    if file.size > _LARGEST_TABLE:
+        return False
+    content = b"".join(pieces)
+    try:
+        if name == Artifact.FINGERPRINT:
+            return bool(documents.from_json(content) == record.fingerprint)
+        stored = pd.read_parquet(BytesIO(content))
+    except (OSError, ValueError, pa.ArrowException):
+        return False
+    table = results.from_record(record) if name == Artifact.RESULTS else samples.from_record(record)
+    derived = BytesIO()
+    table.to_parquet(derived, index=False)
+    again = pd.read_parquet(derived)
+    shared = ["cell", "verdict"] if name == Artifact.RESULTS else [column for column in stored if column in again]
+    return set(shared) <= set(stored) and bool(shared) and stored[shared].equals(again[shared])
 
 
 def _engine_files(record: StudyRecord, where: str) -> dict[str, str]:
