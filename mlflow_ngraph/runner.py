@@ -164,7 +164,7 @@ def run_study(
     plan, machine = _planned(study, home, observer), fingerprint()
     root, key = home_directory.directory(home), study_directories.study_key(study, plan.device, machine["digest"])
     newest = partial(study_directories.newest, root, key, machine["digest"])
-    _resumable(study, resume, root, newest())  # complains before anybody waits
+    _resumable(study, resume, root, key, newest())  # complains before anybody waits
     with ExitStack() as stack:
         recorder = None if offline else RecorderProcess(tracking_uri, experiment)
         if recorder is not None:
@@ -181,7 +181,7 @@ def run_study(
         # The previous holder of the machine may have run this very study.
         if (ended := _finish_recording(newest(), recorder, resume, observer)) is not None:
             return ended
-        continued = _resumable(study, resume, root, newest())
+        continued = _resumable(study, resume, root, key, newest())
         directory = continued or _room_for(plan, root, key, None if offline else connection.resolve_uri(tracking_uri))
         writer = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
         if continued is None:
@@ -330,14 +330,16 @@ def _engine_cache(
     return EngineCache(journal, record, EngineStore(home_directory.engine_store(root)), shared)
 
 
-def _resumable(study: Study, resume: Resume, root: Path, newest: Path | None) -> Path | None:
+def _resumable(study: Study, resume: Resume, root: Path, key: str, newest: Path | None) -> Path | None:
     """The study directory to continue, or None to start anew."""
     if resume == "never":
         return None
     if resume == "always" and newest is None:
+        imported = study_directories.imported(root, key)
         raise StudyError(
-            f"study {study.name!r} has nothing to resume in {root}: it never ran here with this content, and what was "
-            "imported is not gone on with; leave out --resume to start it"
+            f"study {study.name!r} has nothing to resume in {root}: it never ran here with this content"
+            + (f" ({imported}: what was imported is not gone on with)" if imported else "")
+            + "; leave out --resume to start it"
         )
     if newest is not None and resume == "auto" and study_directories.end(newest) != "open":
         return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from mlflow_ngraph.text import harmless
@@ -94,20 +94,13 @@ def is_long(path: str) -> bool:
 
 def remove_files(directory: Path, chosen: Callable[[str], bool]) -> None:
     """Remove files chosen by their relative path, links among them, and empty directories; nothing behind a link."""
-    for place, folders, names, handle in os.fwalk(directory, topdown=False):
-        below = Path(place).relative_to(directory)
-        for name in names:
-            if chosen((below / name).as_posix()):
-                os.unlink(name, dir_fd=handle)
-        for name in folders:
-            try:
-                os.rmdir(name, dir_fd=handle)
-            except NotADirectoryError:
-                if chosen((below / name).as_posix()):
-                    os.unlink(name, dir_fd=handle)
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
-                    raise
+    for place, _, _, handle in os.fwalk(directory, topdown=False):
+        for entry in list(os.scandir(handle)):
+            if entry.is_dir(follow_symlinks=False):
+                with suppress(OSError):  # not empty
+                    os.rmdir(entry.name, dir_fd=handle)
+            elif chosen(Path(place, entry.name).relative_to(directory).as_posix()):
+                os.unlink(entry.name, dir_fd=handle)
 
 
 def close_to_others(directory: Path) -> None:

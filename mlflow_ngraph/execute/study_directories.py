@@ -87,7 +87,7 @@ def newest(root: Path, key: str, machine: str) -> Path | None:
     begun = {
         path: start["at"]
         for path in (root / "studies").glob(f"*-{key}-*")
-        if not imported_from(path)
+        if not (path / home.IMPORTED_FROM).exists()
         and (path / journal.FILE_NAME).is_file()
         and (start := journal.first(path)) is not None
         and start["fingerprint"].get("digest", "") == machine
@@ -95,10 +95,10 @@ def newest(root: Path, key: str, machine: str) -> Path | None:
     return max(begun, key=begun.__getitem__, default=None)
 
 
-def imported_from(directory: Path) -> str:
-    """Archive that a study came in, and who signed it; empty for a study of this machine."""
-    path = directory / home.IMPORTED_FROM
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def imported(root: Path, key: str) -> str:
+    """Name studies with this key that came in archives, and whose they are; empty without such."""
+    marks = sorted((root / "studies").glob(f"*-{key}-*/{home.IMPORTED_FROM}"))
+    return "; ".join(f"{mark.parent.name} is from {mark.read_text(encoding='utf-8')}" for mark in marks)
 
 
 def measured_before(directory: Path) -> Begun | None:

@@ -102,7 +102,7 @@ def test_a_study_is_on_another_server_what_it_is_on_its_own(
     assert arrived == {path: digest for path, digest in files(measured).items() if path in arrived}
     assert {path for path in arrived if path.startswith("engines/")}
     assert parse(yaml.safe_load((directory / home.STUDY_FILE).read_text())) == parse(STUDY)
-    assert study_directories.imported_from(directory) == f"{archive}: not signed; {archive.as_uri()} is believed"
+    assert (directory / home.IMPORTED_FROM).read_text() == f"{archive}: not signed; {archive.as_uri()} is believed"
     assert cli(command) == 0, "again"
     assert server(sqlite_uri) == before
     assert [path.name for path in (tmp_path / "lab" / "studies").iterdir()] == [measured.name], "nothing else is left"
@@ -206,7 +206,7 @@ def test_an_imported_study_is_not_gone_on_with(measured: Path, archive: Path, tm
     assert study_directories.newest(measured.parent.parent, key, machine) == measured
     take(archive, tmp_path / "lab")
     assert study_directories.newest(tmp_path / "lab", key, machine) is None
-    with pytest.raises(StudyError, match="what was imported is not gone on with"):
+    with pytest.raises(StudyError, match=rf"{measured.name} is from {archive}: not signed; .* is not gone on with"):
         runner.run_study(parse(STUDY), home=tmp_path / "lab", offline=True, resume="always")
 
 
