@@ -120,7 +120,9 @@ def _source(directory: Path, derived: Path) -> _Source:
     """Collect the files of a study. Tables are derived into the folder ``derived``."""
     record = replay.load(directory)
     files.write(record, directory, derived, None, {}, {})
-    places = {path.name: path for path in sorted(derived.iterdir())} | {contents.JOURNAL: directory / contents.JOURNAL}
+    places = {path.name: path for path in sorted(derived.iterdir())} | {
+        journal.FILE_NAME: directory / journal.FILE_NAME
+    }
     lacking, engines = {}, dict[str, str]()
     for engine in (engine for lane in record.lanes.values() for engine in lane.engines):
         problem = damage(directory / engine.directory, engine.files)

@@ -217,10 +217,8 @@ def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> S
     """Check the journal's study, and compare engines with the journal's digests."""
     try:
         record = replay.fold(journal.parsed(_lines(pieces, where), where))
-    except replay.EventError as error:
-        raise ArchiveError(f"{where}: {error}") from None
     except JournalError as error:
-        raise ArchiveError(str(error)) from None
+        raise ArchiveError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
     if record.id != study.study_id:
         raise ArchiveError(f"{where}: is the journal of another study: {record.id[:80]!r}")
     expected = _engine_files(record, where)

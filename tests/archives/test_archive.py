@@ -210,6 +210,65 @@ def test_an_imported_study_is_not_gone_on_with(measured: Path, archive: Path, tm
         runner.run_study(parse(STUDY), home=tmp_path / "lab", offline=True, resume="always")
 
 
+def sealed(archive: Path, name: str, change: Callable[[bytes], bytes], folder: Path) -> Path:
+    """An archive with another file of this name, whose table of contents has its digest."""
+    with tarfile.open(archive) as tar:
+        member = next(entry for entry in tar if entry.name.endswith(f"/{name}"))
+        content = change(tar.extractfile(member).read())  # type: ignore[union-attr]
+
+    def enter(table: dict[str, Any]) -> None:
+        digest = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        table["studies"][0]["files"][name] = digest
+
+    return written(folder, rebuilt(archive, enter, replaced={member.name: content}))
+
+
+def half(content: bytes) -> bytes:
+    lines = content.splitlines(keepends=True)
+    return b"".join(lines[: len(lines) // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("results.parquet", lambda content: b"garbage"),
+        ("results.parquet", lambda content: pd.read_parquet(io.BytesIO(content)).iloc[:-1].to_parquet()),
+        ("samples.parquet", lambda content: pd.read_parquet(io.BytesIO(content)).iloc[::-1].to_parquet()),
+        ("fingerprint.json", lambda content: content.replace(b"1", b"2")),
+        ("fingerprint.json", lambda content: b"[" * 100_000),
+    ],
+)
+def test_what_was_measured_has_to_follow_from_the_journal(
+    archive: Path, tmp_path: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    said = refused(sealed(archive, name, change, tmp_path), tmp_path / "lab")
+    assert f"{name} does not follow from journal.jsonl: one of them was changed or cut" in said
+
+
+def test_half_a_journal_is_refused(archive: Path, tmp_path: Path) -> None:
+    assert "journal.jsonl" in refused(sealed(archive, "journal.jsonl", half, tmp_path), tmp_path / "lab")
+
+
+@pytest.mark.parametrize("name", ["summary.md", "results.csv", "study.yaml"])
+def test_tables_for_readers_are_not_taken_from_an_archive(
+    measured: Path, archive: Path, tmp_path: Path, name: str
+) -> None:
+    (imported,) = take(sealed(archive, name, lambda content: b"garbage", tmp_path), tmp_path / "lab")
+    assert repr(replay.load(imported.directory)) == repr(replay.load(measured))
+    assert "garbage" not in [path.read_text() for path in imported.directory.glob("*.*")]
+
+
+def test_an_unfinished_study_is_said_to_be_one(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beginning = tmp_path / measured.name
+    shutil.copytree(measured, beginning)
+    (beginning / "journal.jsonl").write_bytes(half((measured / "journal.jsonl").read_bytes()))
+    path = export([beginning], tmp_path / "early.tar").path
+    assert cli(["study", "import", str(path), "--home", str(tmp_path / "lab"), "--offline"]) == 0
+    assert "it ends before the study does" in capsys.readouterr().out
+
+
 def test_an_engine_that_has_changed_is_left_out_and_named(measured: Path, tmp_path: Path) -> None:
     shutil.copytree(measured, tmp_path / measured.name)
     damaged = next((tmp_path / measured.name).glob("engines/*/*/outputs-b2-0.npz"))
