@@ -18,7 +18,7 @@ from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.release import pruning
-from mlflow_ngraph.tracking import artifact_stores, download
+from mlflow_ngraph.tracking import artifact_stores, download, manifests
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.variants import Shelf
 
@@ -153,8 +153,8 @@ def test_a_store_that_is_reached_through_mlflow_loses_the_same_files(
     model = shelf.put(100.0)
     where = place(shelf, model)
     with monkeypatch.context() as patch:
-        patch.setattr(pruning.artifact_stores, "local_directory", lambda location: None)
-        patch.setattr(pruning.manifests, "of", manifests_of(where))
+        patch.setattr(artifact_stores, "local_directory", lambda location: None)
+        patch.setattr(manifests, "of", manifests_of(where))
         cli_json("engine", "prune", "--older-than", "0h", "--yes")
     assert gone(shelf, model, where)
     assert not list(where.iterdir())
