@@ -22,6 +22,7 @@ from typing import IO, Literal
 
 import pandas as pd
 import pyarrow as pa
+from pyarrow import parquet as pq
 
 from mlflow_ngraph import documents
 from mlflow_ngraph import home as home_directory
@@ -236,15 +237,19 @@ def _follows(record: StudyRecord, name: str, file: ArchivedFile, pieces: Iterabl
     try:
         if name == Artifact.FINGERPRINT:
             return bool(documents.from_json(content) == record.fingerprint)
-        stored = pd.read_parquet(BytesIO(content))
+        stored = _table(content)
     except (OSError, ValueError, pa.ArrowException):
         return False
     table = results.from_record(record) if name == Artifact.RESULTS else samples.from_record(record)
-    derived = BytesIO()
-    table.to_parquet(derived, index=False)
-    again = pd.read_parquet(derived)
+    again = _table(table.to_parquet(index=False))
     shared = ["cell", "verdict"] if name == Artifact.RESULTS else [column for column in stored if column in again]
     return set(shared) <= set(stored) and bool(shared) and stored[shared].equals(again[shared])
+
+
+def _table(content: bytes) -> pd.DataFrame:
+    """Read a table by its columns alone: what else a file tells pandas may be anything."""
+    table: pd.DataFrame = pq.read_table(BytesIO(content)).to_pandas(ignore_metadata=True)
+    return table
 
 
 def _engine_files(record: StudyRecord, where: str) -> dict[str, str]:

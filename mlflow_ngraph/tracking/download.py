@@ -229,7 +229,9 @@ def files(
     parts = directory / _PARTS
     parts.mkdir(parents=True, exist_ok=True)
     store = artifact_stores.store_of(remote.location, remote.tracking_uri, parts)
-    meter, stop = _Meter(remote.shown, manifest.size_bytes, progress), Event()
+    others = [path for path in paths if not path.startswith(f"{ENGINE_DIRECTORY}/")]
+    most = manifest.size_bytes + (_MOST_OF_OTHERS if others else 0)
+    meter, stop = _Meter(remote.shown, manifest.size_bytes, most, progress), Event()
 
     def bring(path: str) -> None:
         _bring(remote, store, path, manifest.files[path], directory, meter, stop)
@@ -249,8 +251,8 @@ def files(
 class _Meter:
     """Counts bytes of files that come at the same time, and stops them where there are more than the manifest allows."""
 
-    def __init__(self, name: str, engine_bytes: int, progress: Progress) -> None:
-        self._name, self._engine_bytes, self._progress = name, engine_bytes, progress
+    def __init__(self, name: str, engine_bytes: int, most: int, progress: Progress) -> None:
+        self._name, self._engine_bytes, self._most, self._progress = name, engine_bytes, most, progress
         self._done = 0
         self._others: dict[str, int] = {}
         self._lock = Lock()
@@ -270,7 +272,7 @@ class _Meter:
             self._progress(self._done, max(self._done, self._engine_bytes + sum(self._others.values())))
 
     def _bound(self, size: int) -> None:
-        if size > self._engine_bytes + _MOST_OF_OTHERS:
+        if size > self._most:
             raise EngineError(f"{self._name} is not what was logged: its files have more bytes than its manifest says")
 
 
