@@ -234,21 +234,23 @@ def _follows(record: StudyRecord, name: str, file: ArchivedFile, pieces: Iterabl
     if file.size > _LARGEST_TABLE:
         return False
     content = b"".join(pieces)
+    table = results.from_record(record) if name == Artifact.RESULTS else samples.from_record(record)
     try:
         if name == Artifact.FINGERPRINT:
             return bool(documents.from_json(content) == record.fingerprint)
-        stored = _table(content)
-    except (OSError, ValueError, pa.ArrowException):
+        stored, again = (_table(parquet, len(table)) for parquet in (content, table.to_parquet(index=False)))
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
         return False
-    table = results.from_record(record) if name == Artifact.RESULTS else samples.from_record(record)
-    again = _table(table.to_parquet(index=False))
     shared = ["cell", "verdict"] if name == Artifact.RESULTS else [column for column in stored if column in again]
     return set(shared) <= set(stored) and bool(shared) and stored[shared].equals(again[shared])
 
 
-def _table(content: bytes) -> pd.DataFrame:
-    """Read a table by its columns alone: what else a file tells pandas may be anything."""
-    table: pd.DataFrame = pq.read_table(BytesIO(content)).to_pandas(ignore_metadata=True)
+def _table(content: bytes, rows: int) -> pd.DataFrame:
+    """Read a table of so many rows by its columns alone: what else a file tells pandas may be anything."""
+    file = pq.ParquetFile(BytesIO(content))
+    if file.metadata.num_rows != rows:
+        raise ValueError("it has other rows")
+    table: pd.DataFrame = file.read().to_pandas(ignore_metadata=True)
     return table
 
 
