@@ -153,7 +153,8 @@ def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | N
     if len(content) > contents.MAX_BYTES:
         raise ArchiveError("these studies have too many files for one archive: export fewer of them at once")
     places = {(source.study.study_id, path): place for source in sources for path, place in source.files.items()}
-    partial.touch(mode=0o600)  # whoever it is meant for gets it from its owner
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600, exist_ok=False)  # no link; whoever it is meant for gets it from its owner
     with partial.open("wb") as stream:
         with tarfile.open(
             fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="strict"

@@ -234,10 +234,10 @@ def _follows(record: StudyRecord, name: str, file: ArchivedFile, pieces: Iterabl
     if file.size > _LARGEST_TABLE:
         return False
     content = b"".join(pieces)
-    table = results.from_record(record) if name == Artifact.RESULTS else samples.from_record(record)
     try:
         if name == Artifact.FINGERPRINT:
             return bool(documents.from_json(content) == record.fingerprint)
+        table = results.from_record(record) if name == Artifact.RESULTS else samples.from_record(record)
         stored, again = (_table(parquet, len(table)) for parquet in (content, table.to_parquet(index=False)))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
         return False
