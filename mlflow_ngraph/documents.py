@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MAX_BYTES = 4 << 20
 """No file that a person writes is larger."""
@@ -27,15 +27,18 @@ class DoubledError(ValueError):
     """A duplicate key: readers disagree on which value counts."""
 
 
-def content(path: Path, most: int = MAX_BYTES) -> bytes:
-    """Read a small file without blocking, as reading from a pipe would.
+def opened(path: Path) -> BinaryIO:
+    """Open a file without blocking, as opening a pipe would. Raises `OSError` if it is unreadable or no plain file."""
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return stream
 
-    Raises `OSError` if it is unreadable, no plain file, or has over ``most`` bytes.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+
+def content(path: Path, most: int = MAX_BYTES) -> bytes:
+    """Read a small file. Raises `OSError` as `opened`, or if it has over ``most`` bytes."""
+    with opened(path) as stream:
         text = stream.read(most + 1)
     if len(text) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))

@@ -16,7 +16,7 @@ def version_mismatch(found: object, known: int, writer: object = None) -> str:
     said = harmless(str(found)[:_LONGEST])
     reader = (
         f"mlflow-ngraph {harmless(writer[:_LONGEST])} wrote it and reads it"
-        if isinstance(writer, str)
+        if isinstance(writer, str) and writer != __version__
         else "a newer one may read it"
     )
     return f"has format {said}, and this is mlflow-ngraph {__version__}, for format {known}: {reader}"

@@ -18,6 +18,8 @@ STUDY_FILE = "study.yaml"
 STARTED_IN = "started-in"
 """Beside it: the directory that the study was started in, which names of its modules and files are relative to."""
 
+IMPORTED_FROM = "imported-from"
+"""Beside the journal of a study that came in an archive: the archive, and who signed it."""
 
 _USED: ContextVar[Path | None] = ContextVar("home", default=None)
 
@@ -49,9 +51,13 @@ def location(given: Path | None = None) -> Path:
 
 
 def directory(given: Path | None = None) -> Path:
-    """Resolve the directory as `location` does, and create it. Raises `UsageError` if it cannot be written."""
+    """Resolve the directory as `location` does, and create it, for this user alone.
+
+    Raises `UsageError` if it cannot be written.
+    """
     studies = location(given) / "studies"
     try:
+        studies.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         studies.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(

@@ -161,10 +161,10 @@ def run_study(
         The process was asked to end; the study can be resumed, and its run is KILLED.
     """
     budget = TimeBudget(study.within)
-    plan = _planned(study, home, observer)
-    machine = fingerprint()
+    plan, machine = _planned(study, home, observer), fingerprint()
     root, key = home_directory.directory(home), study_directories.study_key(study, plan.device, machine["digest"])
-    _resumable(study, resume, root, key)  # complains before anybody waits
+    newest = partial(study_directories.newest, root, key, machine["digest"])
+    _resumable(study, resume, root, key, newest())  # complains before anybody waits
     with ExitStack() as stack:
         recorder = None if offline else RecorderProcess(tracking_uri, experiment)
         if recorder is not None:
@@ -173,15 +173,15 @@ def run_study(
                 # The user can still correct the address.
                 _announce(observer, "server_away", f"measuring all the same, and keeping it here: {away}", reason=away)
         signals = stack.enter_context(interruption.listening(partial(_announce_end, observer)))
-        if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
+        if (ended := _finish_recording(newest(), recorder, resume, observer)) is not None:
             return ended
         asked = time.monotonic()
         lock = stack.enter_context(ExclusiveMachine(study.name, when_busy, partial(_announce_holder, observer)))
         budget.waited(time.monotonic() - asked)
         # The previous holder of the machine may have run this very study.
-        if (ended := _finish_recording(root, key, recorder, resume, observer)) is not None:
+        if (ended := _finish_recording(newest(), recorder, resume, observer)) is not None:
             return ended
-        continued = _resumable(study, resume, root, key)
+        continued = _resumable(study, resume, root, key, newest())
         directory = continued or _room_for(plan, root, key, None if offline else connection.resolve_uri(tracking_uri))
         writer = stack.enter_context(Journal(directory, observer.on_event if observer else lambda event: None))
         if continued is None:
@@ -241,13 +241,12 @@ def run_study(
 
 
 def _finish_recording(
-    root: Path, key: str, recorder: RecorderProcess | None, resume: Resume, observer: Observer | None
+    directory: Path | None, recorder: RecorderProcess | None, resume: Resume, observer: Observer | None
 ) -> Outcome | None:
-    """Record the newest study with this key if only its recording is missing; else None."""
-    if recorder is None or resume != "auto":
+    """Record the newest study of this content if only its recording is missing; else None."""
+    if recorder is None or resume != "auto" or directory is None:
         return None
-    directory = study_directories.newest(root, key)
-    if directory is None or study_directories.end(directory) != "measured":
+    if study_directories.end(directory) != "measured":
         return None
     tell = observer.on_event if observer else lambda event: None
     reason = from_journal.busy(directory)
@@ -331,17 +330,20 @@ def _engine_cache(
     return EngineCache(journal, record, EngineStore(home_directory.engine_store(root)), shared)
 
 
-def _resumable(study: Study, resume: Resume, root: Path, key: str) -> Path | None:
+def _resumable(study: Study, resume: Resume, root: Path, key: str, newest: Path | None) -> Path | None:
     """The study directory to continue, or None to start anew."""
-    last = None if resume == "never" else study_directories.newest(root, key)
-    if resume == "always" and last is None:
-        raise StudyError(
-            f"study {study.name!r} has nothing to resume in {root}: it never ran here with this content; "
-            "leave out --resume to start it"
-        )
-    if last is not None and resume == "auto" and study_directories.end(last) != "open":
+    if resume == "never":
         return None
-    return last
+    if resume == "always" and newest is None:
+        imported = study_directories.imported(root, key)
+        raise StudyError(
+            f"study {study.name!r} has nothing to resume in {root}: it never ran here with this content"
+            + (f" ({imported}: what was imported is not gone on with)" if imported else "")
+            + "; leave out --resume to start it"
+        )
+    if newest is not None and resume == "auto" and study_directories.end(newest) != "open":
+        return None
+    return newest
 
 
 def _room_for(plan: StudyPlan, root: Path, key: str, tracking_uri: str | None) -> Path:

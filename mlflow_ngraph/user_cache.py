@@ -11,12 +11,13 @@ import platformdirs
 
 def directory(name: str) -> Path:
     """Directory of one kind of files; `keep` creates it."""
-    return Path(platformdirs.user_cache_dir("mlflow-ngraph")) / name
+    return _root() / name
 
 
 def keep(place: Path, content: bytes | memoryview) -> None:
     """Write a file atomically. A full or read-only disk only makes the next time slower."""
     with suppress(OSError):
+        _root().mkdir(mode=0o700, parents=True, exist_ok=True)  # results are kept here
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_name(f".{uuid4().hex}")
         try:
@@ -24,3 +25,7 @@ def keep(place: Path, content: bytes | memoryview) -> None:
             partial.replace(place)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _root() -> Path:
+    return Path(platformdirs.user_cache_dir("mlflow-ngraph"))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import counted, rounded
 from mlflow_ngraph.tracking import schema
+from mlflow_ngraph.tracking.artifact_stores import run_file, run_files
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
 
@@ -73,20 +72,19 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
     """
     server = Server(tracking_uri)
     run_id, said = study_names.run_of(named, tracking_uri)
-    with server.talking(), tempfile.TemporaryDirectory() as directory:
+    with server.talking():
         run = server.client.get_run(run_id)
         kind = run.data.tags.get(Tag.KIND)
         if kind not in (Kind.STUDY, Kind.LANE):
             raise UsageError(f"run {run_id} is neither of a study nor of a lane: diff compares those")
         study = study_run(server.client, run_id)
-        files = {file.path for file in server.client.list_artifacts(study.info.run_id)}
+        files = run_files(server.client, study.info.run_id, study.info.artifact_uri, server.uri)
         if Artifact.FINGERPRINT not in files:
             raise TrackingError(
                 f"run {study.info.run_id} has no {Artifact.FINGERPRINT}: name the run of a finished study"
             )
-        path = Path(server.client.download_artifacts(study.info.run_id, Artifact.FINGERPRINT, directory))
         try:
-            machine = json.loads(path.read_text(encoding="utf-8"))
+            machine = json.loads(run_file(study.info.artifact_uri, Artifact.FINGERPRINT, server.uri))
         except (ValueError, RecursionError) as error:
             raise TrackingError(f"run {study.info.run_id}: {Artifact.FINGERPRINT} is not readable: {error}") from error
     frame = results.select(Selection(), tracking_uri, run=study.info.run_id)

@@ -8,19 +8,18 @@ about permissions and workspaces.
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
-from mlflow_ngraph import addresses
+from mlflow_ngraph import addresses, documents
 from mlflow_ngraph.errors import UnknownNameError
-from mlflow_ngraph.tracking import connection, plain_http, sqlite_file
+from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
+from mlflow_ngraph.tracking.transfer import CHUNK
 
 if TYPE_CHECKING:
     import requests
@@ -123,10 +122,9 @@ class Server:
 
         Call it within `talking`, and `reload` as well.
         """
-        with tempfile.TemporaryDirectory() as directory:
-            if Artifact.RESULTS not in {file.path for file in self.client.list_artifacts(run.run_id)}:
-                return None
-            return Path(self.client.download_artifacts(run.run_id, Artifact.RESULTS, directory)).read_bytes()
+        if Artifact.RESULTS not in artifact_stores.run_files(self.client, run.run_id, run.artifact_uri, self.uri):
+            return None
+        return artifact_stores.run_file(run.artifact_uri, Artifact.RESULTS, self.uri)
 
     def reload(self, run: ListedRun) -> ListedRun:
         """Reload a run."""
@@ -234,10 +232,10 @@ class Server:
             return None
         from requests import RequestException
 
-        with suppress(RequestException):
-            answer = self._http().get(address, timeout=_TIMEOUT)
+        with suppress(RequestException), self._http().get(address, timeout=_TIMEOUT, stream=True) as answer:
             if answer.ok:
-                return answer.content
+                pieces = answer.iter_content(CHUNK)
+                return b"".join(islice(pieces, artifact_stores.MOST_OF_RUN // CHUNK))
         return None
 
     @property
@@ -341,11 +339,11 @@ def study_run(client: MlflowClient, run_id: str) -> Run:
 
 
 def _local(artifact_uri: str) -> bytes | None:
-    parts = urlsplit(artifact_uri)
-    if parts.scheme not in ("", "file") or parts.netloc:
+    directory = artifact_stores.local_directory(artifact_uri)
+    if directory is None:
         return None
     with suppress(OSError):
-        return Path(unquote(parts.path), Artifact.RESULTS).read_bytes()
+        return documents.content(directory / Artifact.RESULTS, artifact_stores.MOST_OF_RUN)
     return None
 
 

@@ -16,7 +16,7 @@ from mlflow_ngraph.errors import JournalError, TrackingError
 from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables import arrivals, results, samples
-from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking import artifact_stores, connection
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 
 NEEDED = (Artifact.JOURNAL, Artifact.SAMPLES, Artifact.RESULTS)
@@ -33,6 +33,8 @@ class Recomputed:
     """Number of compared figures."""
     samples: int
     """Number of raw samples."""
+    finished: bool
+    """False where the journal ends before the study does."""
     differences: pd.DataFrame
     """Figures that differ in any bit: ``cell``, ``figure``, ``stored``, ``recomputed``."""
 
@@ -85,12 +87,12 @@ def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
     with connection.talking(uri, "read the samples", connection.RECORDING):
         study = listing.study_run(client, run_id)
         run_id = str(study.info.run_id)
-        present = {file.path for file in client.list_artifacts(run_id)}
+        present = artifact_stores.run_files(client, run_id, study.info.artifact_uri, uri)
         missing = [name for name in NEEDED if name not in present]
         if missing:
             raise TrackingError(f"run {run_id} has no {' and no '.join(missing)}: name the run of a finished study")
         for name in (*NEEDED, *({Artifact.ARRIVALS} & present)):
-            client.download_artifacts(run_id, name, str(target))
+            (target / name).write_bytes(artifact_stores.run_file(study.info.artifact_uri, name, uri))
     if sha256(target / Artifact.RESULTS) != study.data.tags.get(Tag.RESULTS_SHA256):
         raise TrackingError(
             f"run {run_id}: {Artifact.RESULTS} is not the file whose digest the run's tags tell: nothing follows from it"
@@ -133,6 +135,11 @@ def _compare(
         {"cell": cell, "figure": name, "stored": recorded.loc[cell, name], "recomputed": computed.loc[cell, name]}
         for cell, name in differs.stack()[lambda marks: marks].index
     ]
+    own = set(stored["cell"])
+    rows += [
+        {"cell": cell, "figure": "cells", "stored": cell in own, "recomputed": cell not in own}
+        for cell in sorted(own ^ set(again["cell"]))
+    ]
     rows += _sample_differences(record, taken)
     rates = arrivals.from_record(record)
     rows += arrivals.differences(offered, rates)
@@ -142,6 +149,7 @@ def _compare(
         cells=len(computed),
         figures=int(computed.notna().to_numpy().sum() + rates[list(arrivals.FIGURES)].notna().to_numpy().sum()),
         samples=len(taken),
+        finished=record.finished_at is not None,
         differences=pd.DataFrame(rows, columns=["cell", "figure", "stored", "recomputed"]),
     )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from io import BytesIO
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ import pandas as pd
 from mlflow_ngraph.analysis.listing import Server
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import Metric
+from mlflow_ngraph.tracking.artifact_stores import run_file
 from mlflow_ngraph.tracking.schema import Artifact
 
 AT_RATE = "latency_p99_at_rate_ms"
@@ -41,10 +41,10 @@ def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFra
         own = runs.loc[runs["tracking_uri"] == server.name, "run_id"]
         if own.empty:
             continue
-        with server.talking(), tempfile.TemporaryDirectory() as directory:
+        with server.talking():
             for run_id in own:
-                path = server.client.download_artifacts(str(run_id), Artifact.ARRIVALS, directory)
-                tables.append(pd.read_parquet(Path(path)))
+                location = server.client.get_run(str(run_id)).info.artifact_uri
+                tables.append(pd.read_parquet(BytesIO(run_file(location, Artifact.ARRIVALS, server.uri))))
     if not tables:
         raise UsageError(
             "latency-at-rate: no study of these cells offered requests: measure with arrivals in the study"

@@ -16,7 +16,6 @@ from mlflow_ngraph.compilers.spec import FrozenModel
 from mlflow_ngraph.engines.files import is_long, is_plain
 from mlflow_ngraph.errors import ArchiveError
 from mlflow_ngraph.execute.journal import FILE_NAME as JOURNAL
-from mlflow_ngraph.tracking.schema import Artifact
 from mlflow_ngraph.validation import explain
 
 FILE = "archive.json"
@@ -27,8 +26,6 @@ MAX_BYTES = 64 << 20
 """Largest size of a table of contents."""
 ENGINES, DISAGREEMENTS = "engines/", "disagreements/"
 """Folders of engines, and of inputs on which engine and baseline disagree."""
-STUDY_FILES = (JOURNAL, Artifact.STUDY)
-"""Other files of a study directory. The remaining files of an archive are derived from these, for readers."""
 
 
 def member(name: str, size: int) -> tarfile.TarInfo:
@@ -70,8 +67,8 @@ class ArchivedStudy(FrozenModel):
         return files
 
     def is_extracted(self, path: str) -> bool:
-        """Tell files of the study directory from derived ones."""
-        return path in STUDY_FILES or path.startswith((ENGINES, DISAGREEMENTS))
+        """Tell files of the study directory from those that follow from the journal, which are for readers."""
+        return path == JOURNAL or path.startswith((ENGINES, DISAGREEMENTS))
 
 
 class Contents(FrozenModel):

@@ -8,7 +8,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -120,10 +120,9 @@ def _source(directory: Path, derived: Path) -> _Source:
     """Collect the files of a study. Tables are derived into the folder ``derived``."""
     record = replay.load(directory)
     files.write(record, directory, derived, None, {}, {})
-    (derived / journal.FILE_NAME).unlink(missing_ok=True)
-    # Existing files are those that the study was started with. Missing ones are derived from the journal.
-    here = [place for name in contents.STUDY_FILES if (place := directory / name).is_file()]
-    places = {path.name: path for path in (*sorted(derived.iterdir()), *here)}
+    places = {path.name: path for path in sorted(derived.iterdir())} | {
+        journal.FILE_NAME: directory / journal.FILE_NAME
+    }
     lacking, engines = {}, dict[str, str]()
     for engine in (engine for lane in record.lanes.values() for engine in lane.engines):
         problem = damage(directory / engine.directory, engine.files)
@@ -154,6 +153,8 @@ def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | N
     if len(content) > contents.MAX_BYTES:
         raise ArchiveError("these studies have too many files for one archive: export fewer of them at once")
     places = {(source.study.study_id, path): place for source in sources for path, place in source.files.items()}
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600, exist_ok=False)  # no link; whoever it is meant for gets it from its owner
     with partial.open("wb") as stream:
         with tarfile.open(
             fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="strict"
@@ -173,8 +174,6 @@ def _write(sources: Sequence[_Source], partial: Path, key: Ed25519PrivateKey | N
         stream.flush()
         # The originals may be deleted once the archive is carried elsewhere.
         os.fsync(stream.fileno())
-    with suppress(OSError):
-        partial.chmod(0o644)
     return by
 
 

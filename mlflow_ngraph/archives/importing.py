@@ -1,7 +1,9 @@
 """Import studies from an archive, after all of it has been checked.
 
 An archive may be malicious. Its files are compared with its table of contents, lines of journals with their checks, and
-engines with the journal. Nothing from it is loaded or executed.
+engines, samples, verdicts and the machine with the journal. What else follows from the journal is derived here, not taken
+from the archive. Nothing of it is loaded or executed, and what was imported is marked: no study of this machine goes on
+with it.
 """
 
 from __future__ import annotations
@@ -11,12 +13,19 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Literal
 
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from mlflow_ngraph import documents
+from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.archives import contents
 from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
 from mlflow_ngraph.engines import signing
@@ -28,6 +37,9 @@ from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.processes import disk_space
+from mlflow_ngraph.tables import results, samples
+from mlflow_ngraph.tracking import files
+from mlflow_ngraph.tracking.schema import Artifact
 
 State = Literal["imported", "continued", "unchanged"]
 """Result for a study: new, extended (the local journal was its beginning), or already present."""
@@ -35,6 +47,9 @@ State = Literal["imported", "continued", "unchanged"]
 _CHUNK = 1 << 20
 _LONGEST_LINE = 256 << 20
 """Largest line of a journal in bytes."""
+_LARGEST_TABLE = 1 << 30
+"""Bytes of a file that is compared with the journal."""
+_COMPARED = (Artifact.RESULTS, Artifact.SAMPLES, Artifact.FINGERPRINT)
 _OF_RECORDING = ("lane_recorded", "recording_failed", "study_recorded")
 """Events that do not concern measurements."""
 
@@ -82,8 +97,11 @@ def check(path: Path, rules: Rules) -> Archive:
             trusted = trusting.require(content, signature, path, rules)
             for study, name, file in table.members():
                 pieces = _verified(reader, study, name, file, where)
+                at = f"{where}: {study.study_id}/{name}"
                 if name == journal.FILE_NAME:
-                    _check_study(study, pieces, f"{where}: {study.study_id}/{name}")
+                    record = _check_study(study, pieces, at)
+                elif name in _COMPARED and not _follows(record, name, file, pieces):
+                    raise ArchiveError(f"{at} does not follow from {journal.FILE_NAME}: one of them was changed or cut")
                 for _ in pieces:
                     pass
             reader.end()
@@ -114,7 +132,7 @@ def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = la
         try:
             _extract(archive, temporary)
             return [
-                _place(study, temporary / study.study_id, studies / study.study_id, on_wait)
+                _place(archive, study, temporary / study.study_id, studies / study.study_id, on_wait)
                 for study in archive.contents.studies
             ]
         finally:
@@ -179,7 +197,9 @@ class _Reader:
 def _opened(reader: _Reader, where: str) -> tuple[bytes, bytes | None, Contents]:
     content = reader.small(contents.FILE, contents.MAX_BYTES)
     if content is None:
-        raise ArchiveError(f"{where}: is no archive of studies: 'mlflow-ngraph study export' writes such")
+        raise ArchiveError(
+            f"{where}: is no archive of studies as 'mlflow-ngraph study export' writes it; one that was packed anew is none"
+        )
     table = Contents.parse(content, where)
     return content, reader.small(contents.SIGNATURE_FILE, signing.MAX_BYTES), table
 
@@ -194,20 +214,44 @@ def _verified(reader: _Reader, study: ArchivedStudy, name: str, file: ArchivedFi
         raise ArchiveError(f"{where}: {study.study_id}/{name} has changed since it was exported")
 
 
-def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> None:
+def _check_study(study: ArchivedStudy, pieces: Iterable[bytes], where: str) -> StudyRecord:
     """Check the journal's study, and compare engines with the journal's digests."""
     try:
         record = replay.fold(journal.parsed(_lines(pieces, where), where))
-    except replay.EventError as error:
-        raise ArchiveError(f"{where}: {error}") from None
     except JournalError as error:
-        raise ArchiveError(str(error)) from None
+        raise ArchiveError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
     if record.id != study.study_id:
         raise ArchiveError(f"{where}: is the journal of another study: {record.id[:80]!r}")
     expected = _engine_files(record, where)
     for path, file in study.files.items():
         if path.startswith(contents.ENGINES) and expected.get(path) != file.sha256:
             raise ArchiveError(f"{where}: does not speak of {path[:80]!r}, or of another file there")
+    return record
+
+
+def _follows(record: StudyRecord, name: str, file: ArchivedFile, pieces: Iterable[bytes]) -> bool:
+    """Compare what was measured: figures that another version derived from it may differ."""
+    if file.size > _LARGEST_TABLE:
+        return False
+    content = b"".join(pieces)
+    try:
+        if name == Artifact.FINGERPRINT:
+            return bool(documents.from_json(content) == record.fingerprint)
+        table = results.from_record(record) if name == Artifact.RESULTS else samples.from_record(record)
+        stored, again = (_table(parquet, len(table)) for parquet in (content, table.to_parquet(index=False)))
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+        return False
+    shared = ["cell", "verdict"] if name == Artifact.RESULTS else [column for column in stored if column in again]
+    return set(shared) <= set(stored) and bool(shared) and stored[shared].equals(again[shared])
+
+
+def _table(content: bytes, rows: int) -> pd.DataFrame:
+    """Read a table of so many rows by its columns alone: what else a file tells pandas may be anything."""
+    file = pq.ParquetFile(BytesIO(content))
+    if file.metadata.num_rows != rows:
+        raise ValueError("it has other rows")
+    table: pd.DataFrame = file.read().to_pandas(ignore_metadata=True)
+    return table
 
 
 def _engine_files(record: StudyRecord, where: str) -> dict[str, str]:
@@ -257,8 +301,13 @@ def _extract(archive: Archive, target: Path) -> None:
         reader.end()
 
 
-def _place(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]) -> Imported:
+def _place(
+    archive: Archive, study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[Path], None]
+) -> Imported:
     """Move a study to its place, unless it is there already."""
+    files.write_study(replay.load(source), source)
+    whose = f"{archive.path.resolve()}: {archive.trusted.found}"
+    (source / home_directory.IMPORTED_FROM).write_text(whose, encoding="utf-8")
     with suppress(OSError):
         source.rename(place)  # onto nothing, or an empty directory
         return Imported(study, place, "imported")
@@ -275,10 +324,32 @@ def _place(study: ArchivedStudy, source: Path, place: Path, on_wait: Callable[[P
                 f"study {study.study_id} went on in another way here than in the archive, from line {common + 1} of its journal on: "
                 "import it with another --home"
             )
-        replaced = source.with_name(f"{source.name}.replaced")
-        place.rename(replaced)
-        source.rename(place)
+        _keep_engines(study, here, there)
+        _add(source, place)
     return Imported(study, place, "continued")
+
+
+def _keep_engines(study: ArchivedStudy, here: Sequence[journal.Event], there: Sequence[journal.Event]) -> None:
+    """Refuse a continuation that puts other files in place of an engine that is here."""
+    engines, others = (
+        {engine.directory: engine.files for lane in replay.fold(events).lanes.values() for engine in lane.engines}
+        for events in (here, there)
+    )
+    changed = next((path for path, digests in engines.items() if others.get(path, digests) != digests), None)
+    if changed:
+        raise ArchiveError(
+            f"study {study.study_id} has other files in {changed} in the archive than here: import it with another --home"
+        )
+
+
+def _add(source: Path, place: Path) -> None:
+    """Add files to a study. Those that are there stay, except for the journal, the last one, and whose study it is."""
+    replaced = (home_directory.IMPORTED_FROM, journal.FILE_NAME)
+    paths = [path.relative_to(source) for path in source.rglob("*") if path.is_file()]
+    for path in sorted(paths, key=lambda path: str(path) == journal.FILE_NAME):
+        if str(path) in replaced or not (place / path).exists():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (source / path).replace(place / path)
 
 
 def _only_recording(events: Iterable[journal.Event]) -> bool:

@@ -37,6 +37,7 @@ def import_studies(
     """
     from mlflow_ngraph.archives import importing
     from mlflow_ngraph.engines import trust as trusting
+    from mlflow_ngraph.execute import study_directories
     from mlflow_ngraph.recording.from_journal import sync_study
 
     rules = trusting.load(trust)
@@ -49,6 +50,7 @@ def import_studies(
             "directory": str(study.directory),
             "state": study.state,
             "trust": archive.trusted.found,
+            "finished": study_directories.end(study.directory) != "open",
             "where": {},
         }
         for archive in checked
@@ -67,6 +69,10 @@ def import_studies(
     console = output.console()
     for row in arrived:
         console.print(f"{row['state']} {row['study_id']} ({row['trust']})", style="bold", soft_wrap=True)
+        if not row["finished"]:
+            console.print(
+                "  it ends before the study does: its journal was cut, or the study interrupted", style="yellow"
+            )
         for what, where in {"directory": row["directory"], **row["where"]}.items():
             console.print(f"  {what.replace('_', ' ')}: {where}", soft_wrap=True)
     return 0

@@ -29,14 +29,20 @@ def recompute(run: str, tracking_uri: str | None, as_json: bool) -> int:
                 "cells": study.cells,
                 "figures": study.figures,
                 "samples": study.samples,
+                "finished": study.finished,
                 "differences": study.differences.to_dict("records"),
             }
         )
         return code
     console = output.console()
+    if not study.finished:
+        console.print("the journal ends before its study does: it was cut, or the study interrupted", style="yellow")
     done = f"{study.figures} figures of {study.cells} cells recomputed from {study.samples} samples of {study.study_id}"
     if not code:
         console.print(f"{done}: all equal, bit for bit")
+        console.print(
+            "the checks of the journal show accidents; without a key they do not show who wrote it", style="dim"
+        )
         return code
     console.print(f"{done}: {len(study.differences)} differ", style="bold red")
     rows = list(study.differences.astype(str).itertuples(index=False))

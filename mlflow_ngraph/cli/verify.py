@@ -52,6 +52,8 @@ def verify(
     uri = connection.resolve_uri(tracking_uri)
     trusting.require_source(uri, rules)
     remote = download.locate(engine, uri)
+    for source in remote.sources:
+        trusting.require_source(source, rules)
     with tempfile.TemporaryDirectory(prefix="ngraph-verify-") as temporary:
         package = download.pull(remote, Path(temporary) / "package")
         signature_files.bring(remote, package.directory)

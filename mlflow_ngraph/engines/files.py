@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from mlflow_ngraph.text import harmless
@@ -13,6 +15,7 @@ from mlflow_ngraph.workloads.file import linked
 _CHUNK = 1 << 20
 _LONGEST_PATH, _LONGEST_NAME = 1024, 255
 """Characters of a path, and bytes of a name in it."""
+_WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _READ_ONLY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
@@ -55,6 +58,16 @@ def irregular_entry(directory: Path) -> str:
     return ""
 
 
+def exposed(path: Path) -> str:
+    """How other users could change an entry of a directory; empty when only this user and root can."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return f"{harmless(str(path))} is a link"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{harmless(str(path))} belongs to another user"
+    return f"{harmless(str(path))} may be written by other users" if status.st_mode & _WRITTEN_BY_OTHERS else ""
+
+
 def escapes(path: str) -> bool:
     """True if an untrusted relative path leads out of its directory."""
     parts = PurePosixPath(path).parts
@@ -77,6 +90,23 @@ def is_plain(path: str) -> bool:
 def is_long(path: str) -> bool:
     """True if a path exceeds the limits of file systems."""
     return len(path) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
+
+
+def remove_files(directory: Path, chosen: Callable[[str], bool]) -> None:
+    """Remove files chosen by their relative path, links among them, and empty directories; nothing behind a link."""
+    for place, _, _, handle in os.fwalk(directory, topdown=False):
+        for entry in list(os.scandir(handle)):
+            if entry.is_dir(follow_symlinks=False):
+                with suppress(OSError):  # not empty
+                    os.rmdir(entry.name, dir_fd=handle)
+            elif chosen(Path(place, entry.name).relative_to(directory).as_posix()):
+                os.unlink(entry.name, dir_fd=handle)
+
+
+def close_to_others(directory: Path) -> None:
+    """Take write permission from other users, whatever the umask was when the directory was filled."""
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(path.stat().st_mode & ~_WRITTEN_BY_OTHERS)
 
 
 def link_files(source: Path, target: Path, paths: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from mlflow_ngraph.engines.files import irregular_entry, link_files
+from mlflow_ngraph.engines.files import close_to_others, exposed, irregular_entry, link_files
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY, FILE, Manifest
 from mlflow_ngraph.engines.package import open_package, read_manifest, write_manifest
 from mlflow_ngraph.errors import EngineError
@@ -42,6 +42,8 @@ class EngineStore:
             return None
         if what := irregular_entry(directory):
             raise EngineError(f"{what}: an engine has files of its own")
+        if problem := next(filter(None, map(exposed, [directory, *directory.rglob("*")])), ""):
+            raise EngineError(f"{problem}: only engines that nobody else can change are used")
         manifest = open_package(directory).manifest
         if manifest.compiled.key != key:
             raise EngineError(f"{directory} says that it is {manifest.compiled.key}")
@@ -73,7 +75,7 @@ class EngineStore:
         """Temporary directory in which an entry is assembled until it is published."""
         self._sweep()
         directory = self._temporary()
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, mode=0o700)
         try:
             yield directory
         finally:
@@ -85,6 +87,7 @@ class EngineStore:
         Raises `OSError` if the store is not writable.
         """
         write_manifest(directory, engine)
+        close_to_others(directory)
         try:
             directory.rename(self.root / engine.compiled.key)
         except OSError:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mlflow_ngraph import home
 from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.text import counted
@@ -75,14 +76,29 @@ def new_directory(root: Path, study: Study, key: str) -> Path:
     raise UsageError(f"too many studies named {study.name} in {root}; choose another name or --home")
 
 
-def newest(root: Path, key: str) -> Path | None:
-    """The newest study directory with this key and a journal, or None."""
+def newest(root: Path, key: str, machine: str) -> Path | None:
+    """The newest study directory with this key that was begun here, or None; what was imported is nobody's to go on with.
+
+    Parameters
+    ----------
+    machine : str
+        Digest of this machine's fingerprint.
+    """
     begun = {
         path: start["at"]
         for path in (root / "studies").glob(f"*-{key}-*")
-        if (path / journal.FILE_NAME).is_file() and (start := journal.first(path)) is not None
+        if not (path / home.IMPORTED_FROM).exists()
+        and (path / journal.FILE_NAME).is_file()
+        and (start := journal.first(path)) is not None
+        and start["fingerprint"].get("digest", "") == machine
     }
     return max(begun, key=begun.__getitem__, default=None)
+
+
+def imported(root: Path, key: str) -> str:
+    """Name studies with this key that came in archives, and whose they are; empty without such."""
+    marks = sorted((root / "studies").glob(f"*-{key}-*/{home.IMPORTED_FROM}"))
+    return "; ".join(f"{mark.parent.name} is from {mark.read_text(encoding='utf-8')}" for mark in marks)
 
 
 def measured_before(directory: Path) -> Begun | None:

@@ -135,6 +135,7 @@ class Child:
         self._study = None if log is None else log.parent.parent
         self._log = log or temporary / "log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._log.touch(mode=0o600)  # models print what they like
         with self._log.open("ab") as stream:
             pipes = (stdin, stdout, stream.fileno())
             self._process = starting.start(module, env, temporary, pipes, warden=warden, forked=forked)

@@ -1,7 +1,7 @@
 """Prune engines by rule, with their files.
 
-MLflow deletes a LoggedModel and leaves its files. Here an engine is marked first, which prevents its use. Then its
-files are deleted, then its LoggedModel. Interrupted removals are finished first next time.
+MLflow deletes a LoggedModel and leaves its files. Here an engine is marked first, which prevents its use. Then the files
+that its manifest names are deleted, then its LoggedModel. Interrupted removals are finished first next time.
 """
 
 from __future__ import annotations
@@ -11,22 +11,26 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pandas as pd
 
 from mlflow_ngraph import addresses
+from mlflow_ngraph.engines.files import irregular_entry, remove_files
+from mlflow_ngraph.engines.manifest import BESIDE
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
-from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.release.inventory import AT_ONCE, ListedEngine
-from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.text import harmless
+from mlflow_ngraph.tracking import artifact_stores, connection, download, manifests
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import FileInfo
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 GROUP = ("workload", "device", "batch")
@@ -108,21 +112,51 @@ def remove(engine: ListedEngine) -> None:
         now = client.get_logged_model(engine.model_id)
         if now.tags.get(_VERSIONS) != engine.model.tags.get(_VERSIONS):
             raise TrackingError(f"engine {engine.model_id} has been registered meanwhile: it stays")
+        if objection := _objection(engine):
+            raise TrackingError(f"engine {engine.model_id} stays: {objection}")
         repository = _repository(engine)
+        names = _names(engine, repository)
         client.set_logged_model_tags(engine.model_id, {Tag.PRUNED: str(time.time())})
         client.finalize_logged_model(engine.model_id, "FAILED")
-        _delete_files(client, engine, repository)
+        _delete_files(client, engine, repository, names)
         for name, version, _ in engine.registered:
             client.delete_model_version(name, version)
         client.delete_logged_model(engine.model_id)
 
 
-def _delete_files(client: MlflowClient, engine: ListedEngine, repository: ArtifactRepository) -> None:
-    where = addresses.shown(engine.model.artifact_location)
+def _names(engine: ListedEngine, repository: ArtifactRepository) -> list[str]:
+    """Paths of the files to delete. The manifest is the last one, as it tells what the others are."""
+    listed = [file.path for file in _files(repository)]
+    if not listed:
+        return []
     try:
-        # Without its manifest, the rest is no engine to anyone.
-        for file in sorted(repository.list_artifacts(), key=lambda file: file.path != MANIFEST):
-            repository.delete_artifacts(file.path)
+        known = manifests.of(download.of_model(engine.model, engine.tracking_uri)).files
+    except EngineError as error:
+        raise TrackingError(
+            f"engine {engine.model_id} stays, as nothing tells which files are its own: {error}"
+        ) from None
+    if other := next((path for path in listed if path not in (*known, *BESIDE)), None):
+        raise TrackingError(
+            f"engine {engine.model_id} stays: its manifest does not name {harmless(other)}, which is at "
+            f"{addresses.shown(engine.model.artifact_location)}: move it away, and prune again"
+        )
+    return sorted(listed, key=lambda path: path == MANIFEST)
+
+
+def _delete_files(
+    client: MlflowClient, engine: ListedEngine, repository: ArtifactRepository, names: Sequence[str]
+) -> None:
+    where = addresses.shown(engine.model.artifact_location)
+    directory = artifact_stores.local_directory(engine.model.artifact_location)
+    try:
+        if directory is not None:
+            remove_files(directory, lambda name: name in names and name != MANIFEST)
+            remove_files(directory, MANIFEST.__eq__)
+        else:
+            for name in names:
+                repository.delete_artifacts(name)
+    except OSError as error:
+        raise TrackingError(f"engine {engine.model_id}: cannot delete its files: {error}; prune again") from None
     except NotImplementedError:
         client.finalize_logged_model(engine.model_id, "READY")
         client.delete_logged_model_tag(engine.model_id, Tag.PRUNED)
@@ -130,31 +164,43 @@ def _delete_files(client: MlflowClient, engine: ListedEngine, repository: Artifa
             f"engine {engine.model_id} stays: the store of {where} does not delete files; "
             "delete them there, or let 'mlflow gc' do it on the server"
         ) from None
-    left = [file.path for file in repository.list_artifacts()]
-    if left:
+    if left := [file.path for file in _files(repository)]:
         raise TrackingError(f"engine {engine.model_id}: {where} still has {', '.join(left)}: prune again")
+    for folder in repository.list_artifacts():
+        repository.delete_artifacts(folder.path)
 
 
-def _repository(engine: ListedEngine) -> Any:
+def _objection(engine: ListedEngine) -> str:
+    """Reason why the files of an engine are not to be deleted, as they might be somebody else's; empty without one."""
+    location = engine.model.artifact_location
+    parts = PurePosixPath(unquote(urlsplit(location).path)).parts
+    if engine.model_id not in parts or ".." in parts:
+        return f"its files are said to be at {addresses.shown(location)}, which is not a place of its own"
+    directory = artifact_stores.local_directory(location)
+    if directory is None:
+        return artifact_stores.foreign_host(location, engine.tracking_uri)
+    own = [path for path in (directory, *directory.parents) if engine.model_id in path.parts]
+    if linked := next((path for path in own if path.is_symlink()), None):
+        return f"{linked} is a link, which could lead to files of somebody else"
+    return irregular_entry(directory) if directory.is_dir() else ""
+
+
+def _repository(engine: ListedEngine) -> ArtifactRepository:
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-    location = engine.model.artifact_location
-    if engine.model_id not in PurePosixPath(unquote(urlsplit(location).path)).parts:
-        raise TrackingError(
-            f"engine {engine.model_id} stays: its files are said to be at {addresses.shown(location)}, "
-            "which is not a place of its own"
-        )
-    return get_artifact_repository(location, tracking_uri=engine.tracking_uri)
+    return get_artifact_repository(engine.model.artifact_location, tracking_uri=engine.tracking_uri)
 
 
 def _size(engine: ListedEngine) -> int:
     with connection.talking(engine.tracking_uri, f"look at engine {engine.model_id}", connection.RECORDING):
-        repository = _repository(engine)
-        total, waiting = 0, [""]
-        while waiting:
-            for file in repository.list_artifacts(waiting.pop() or None):
-                if file.is_dir:
-                    waiting.append(file.path)
-                else:
-                    total += int(file.file_size or 0)
-        return total
+        return 0 if _objection(engine) else sum(int(file.file_size or 0) for file in _files(_repository(engine)))
+
+
+def _files(repository: ArtifactRepository) -> Iterator[FileInfo]:
+    waiting = [""]
+    while waiting:
+        for file in repository.list_artifacts(waiting.pop() or None):
+            if file.is_dir:
+                waiting.append(file.path)
+            else:
+                yield file

@@ -6,15 +6,28 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from mlflow_ngraph import addresses, documents
+from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import connection, plain_http
-from mlflow_ngraph.tracking.transfer import AT_ONCE, CHUNK, ArtifactStore, CutError, FilePart, RefusedError, configured
+from mlflow_ngraph.tracking.transfer import (
+    AT_ONCE,
+    CHUNK,
+    ArtifactStore,
+    CutError,
+    FilePart,
+    RefusedError,
+    configured,
+    content,
+)
 
 if TYPE_CHECKING:
     import requests
+    from mlflow import MlflowClient
 
     Get = Callable[[str, Mapping[str, str]], requests.Response]
     """Asks for a path below the base of a store, with headers, and streams the answer."""
@@ -22,6 +35,10 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 _REASON_BYTES = 1 << 16
 """Longest part that is read of an answer that is not a file."""
+MOST_OF_RUN = 1 << 30
+"""Bytes of the largest file of a run that is read."""
+_WITH_LOGIN = ("mlflow-artifacts", "http", "https")
+"""Schemes of artifact URIs that MLflow's client reads with the login of the tracking server."""
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -43,23 +60,22 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
     address = plain_http.artifact_address(tracking_uri, location)
     if address is not None:
         http = plain_http.session(AT_ONCE)
-
-        def read(base: str) -> Get:
-            return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
-
-        return HttpStore(read(address), read(plain_http.signing_address(address)))
-    parts = urlsplit(location)
-    if parts.scheme in ("", "file") and not parts.netloc:
-        return LocalStore(Path(unquote(parts.path) if parts.scheme else location))
+        return HttpStore(_get(http, address), _get(http, plain_http.signing_address(address)))
+    directory = local_directory(location)
+    if directory is not None:
+        return LocalStore(directory)
+    import requests
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
     from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
-    with connection.talking(tracking_uri, "find the engine's files", connection.RECORDING):
+    with connection.talking(tracking_uri, "find the files", connection.RECORDING):
         repository = get_artifact_repository(location, tracking_uri=tracking_uri)
         if not isinstance(repository, HttpArtifactRepository):
             return MlflowStore(repository, scratch, tracking_uri)
+        if not is_of_server(location, tracking_uri):
+            return HttpStore(_get(requests.Session(), repository.artifact_uri))  # without the login of the server
         passed_on = get_default_host_creds(repository.artifact_uri)
         signed = get_default_host_creds(plain_http.signing_address(repository.artifact_uri))
 
@@ -72,6 +88,57 @@ def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
     return HttpStore(client(passed_on), client(signed))
 
 
+def run_file(artifact_uri: str, name: str, tracking_uri: str) -> bytes:
+    """A file of a run.
+
+    Raises `TrackingError` if it cannot be had, or is larger than any that a study records.
+    """
+    with TemporaryDirectory(prefix="ngraph-file-") as temporary:
+        store = store_of(artifact_uri, tracking_uri, Path(temporary))
+        try:
+            with store.settings():
+                return content(store, name, Path(temporary) / "file", f"{name} of a run", MOST_OF_RUN)
+        except EngineError as error:
+            raise TrackingError(str(error)) from None
+
+
+def run_files(client: MlflowClient, run_id: str, artifact_uri: str, tracking_uri: str) -> set[str]:
+    """Names of the files of a run. Raises `TrackingError` if they are on a foreign host."""
+    if reason := foreign_host(artifact_uri, tracking_uri):
+        raise TrackingError(f"run {run_id}: {reason}")
+    return {file.path for file in client.list_artifacts(run_id)}
+
+
+def foreign_host(location: str, tracking_uri: str) -> str:
+    """Reason not to let MLflow's client use an artifact URI, as it sends the server's login to any host; else empty."""
+    if urlsplit(location).scheme not in _WITH_LOGIN or is_of_server(location, tracking_uri):
+        return ""
+    return f"its files are said to be at {addresses.shown(location)}, which gets no login of {addresses.shown(tracking_uri)}"
+
+
+def is_of_server(location: str, tracking_uri: str) -> bool:
+    """True if an artifact URI is on the tracking server itself, or both are files of this machine."""
+    if local_directory(location) is not None:
+        return not connection.is_server(tracking_uri) and not urlsplit(tracking_uri).hostname
+    place, server = urlsplit(location), urlsplit(tracking_uri)
+    if place.scheme == "mlflow-artifacts":
+        place = place._replace(scheme=server.scheme, netloc=place.netloc or server.netloc)
+    return connection.is_server(tracking_uri) and _origin(place) == _origin(server)
+
+
+def _origin(parts: SplitResult) -> tuple[str, str]:
+    host = parts.netloc.rpartition("@")[2].lower()
+    return parts.scheme, host.removesuffix({"http": ":80", "https": ":443"}.get(parts.scheme, ""))
+
+
+def local_directory(location: str) -> Path | None:
+    """The directory of this machine that an artifact URI names, if it does."""
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file") or parts.netloc:
+        return None
+    return Path(unquote(parts.path) if parts.scheme else location)
+
+
 class LocalStore(ArtifactStore):
     """A directory of this machine."""
 
@@ -80,7 +147,7 @@ class LocalStore(ArtifactStore):
 
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
         try:
-            stream = (self._directory / path).open("rb")
+            stream = documents.opened(self._directory / path)
         except OSError as error:
             raise RefusedError(error.strerror or str(error)) from None
         with stream:
@@ -105,12 +172,15 @@ class MlflowStore(ArtifactStore):
         return connection.talking(self._uri, "download an engine", connection.RECORDING)
 
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        from tempfile import TemporaryDirectory
-
         from mlflow.exceptions import MlflowException
 
         with TemporaryDirectory(dir=self._scratch, prefix="file-") as place:
             try:
+                folder = str(PurePosixPath(path).parent)
+                listed = self._repository.list_artifacts(None if folder == "." else folder)
+                sizes = [file.file_size for file in listed if file.path == path]
+                if sizes and sizes[0] is not None:
+                    sized(sizes[0])  # whole files come: nothing could stop a large one later
                 file = Path(self._repository.download_artifacts(path, place))
             except (MlflowException, OSError) as error:
                 # MLflow has tried again where that helps.
@@ -161,6 +231,10 @@ class HttpStore(ArtifactStore):
             self._signs = True
         assert self._sign is not None
         return _at_signed_address(self._sign(path, {}), headers)
+
+
+def _get(http: requests.Session, base: str) -> Get:
+    return lambda path, headers: http.get(base + path, headers=headers, stream=True, timeout=timeout())
 
 
 def timeout() -> float:

@@ -21,7 +21,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph import addresses
-from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.files import remove_files, sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, MAX_BYTES, Manifest
 from mlflow_ngraph.engines.package import Package, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _PARTS = ".parts"
 """Folder of incomplete files within a package."""
+_MOST_OF_OTHERS = 32 << 20
+"""Bytes of the files that make an engine a model of MLflow; the manifest has no size of them."""
 _TIMEOUT_S = 30.0
 _VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))$")
 _SOURCE = re.compile(r"(?:^models:/|/models/)(?P<id>m-[0-9a-f]{32})(?:$|/)")
@@ -58,6 +60,12 @@ class Remote:
     """sha256 that its manifest must have, from the server's own records."""
     signed: bool = False
     """True if there is a signature beside its manifest; see `mlflow_ngraph.tracking.signature_files`."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Addresses that trust rules are about: the server, and where the files are if that is elsewhere."""
+        elsewhere = not artifact_stores.is_of_server(self.location, self.tracking_uri)
+        return (self.tracking_uri, self.location) if elsewhere else (self.tracking_uri,)
 
     @property
     def shown(self) -> str:
@@ -221,7 +229,9 @@ def files(
     parts = directory / _PARTS
     parts.mkdir(parents=True, exist_ok=True)
     store = artifact_stores.store_of(remote.location, remote.tracking_uri, parts)
-    meter, stop = _Meter(manifest.size_bytes, progress), Event()
+    others = [path for path in paths if not path.startswith(f"{ENGINE_DIRECTORY}/")]
+    most = manifest.size_bytes + (_MOST_OF_OTHERS if others else 0)
+    meter, stop = _Meter(remote.shown, manifest.size_bytes, most, progress), Event()
 
     def bring(path: str) -> None:
         _bring(remote, store, path, manifest.files[path], directory, meter, stop)
@@ -239,16 +249,17 @@ def files(
 
 
 class _Meter:
-    """Counts bytes of files that come at the same time."""
+    """Counts bytes of files that come at the same time, and stops them where there are more than the manifest allows."""
 
-    def __init__(self, engine_bytes: int, progress: Progress) -> None:
-        self._engine_bytes, self._progress = engine_bytes, progress
+    def __init__(self, name: str, engine_bytes: int, most: int, progress: Progress) -> None:
+        self._name, self._engine_bytes, self._most, self._progress = name, engine_bytes, most, progress
         self._done = 0
         self._others: dict[str, int] = {}
         self._lock = Lock()
 
     def sized(self, path: str, size: int) -> None:
         """Take in the size of a file. The manifest knows that of all files of the engine together."""
+        self._bound(size)
         if not path.startswith(f"{ENGINE_DIRECTORY}/"):
             with self._lock:
                 self._others[path] = size
@@ -257,7 +268,12 @@ class _Meter:
         """Take in that so many bytes are there which were not before."""
         with self._lock:
             self._done += count
+            self._bound(self._done)
             self._progress(self._done, max(self._done, self._engine_bytes + sum(self._others.values())))
+
+    def _bound(self, size: int) -> None:
+        if size > self._most:
+            raise EngineError(f"{self._name} is not what was logged: its files have more bytes than its manifest says")
 
 
 def _bring(
@@ -285,12 +301,4 @@ def _is(path: Path, digest: str) -> bool:
 
 def _clear(directory: Path, manifest: Manifest) -> None:
     """Remove files of other packages: an earlier attempt may have been for another one."""
-    for path in sorted(directory.rglob("*"), reverse=True):
-        name = path.relative_to(directory).as_posix()
-        if name == _PARTS or name.startswith(f"{_PARTS}/"):
-            continue
-        if path.is_symlink() or not path.is_dir():
-            if name not in manifest.files:
-                path.unlink()
-        elif not any(path.iterdir()):
-            path.rmdir()
+    remove_files(directory, lambda name: name not in manifest.files and not name.startswith(f"{_PARTS}/"))

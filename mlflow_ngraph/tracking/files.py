@@ -42,8 +42,7 @@ def write(
     samples.from_record(record).to_parquet(target / Artifact.SAMPLES, index=False)
     if arrivals.measured(record):
         arrivals.from_record(record).to_parquet(target / Artifact.ARRIVALS, index=False)
-    study = json.loads(json.dumps(record.study))
-    _text(target / Artifact.STUDY, yaml.safe_dump(study, sort_keys=False, allow_unicode=True))
+    write_study(record, target)
     _text(target / Artifact.FINGERPRINT, json.dumps(record.fingerprint, indent=2, sort_keys=True) + "\n")
     if contest := races.document(record):
         _text(target / Artifact.RACES, json.dumps(contest, indent=1, ensure_ascii=False) + "\n")
@@ -52,6 +51,12 @@ def write(
     journal = directory / Artifact.JOURNAL
     if journal.is_file():
         shutil.copyfile(journal, target / Artifact.JOURNAL)
+
+
+def write_study(record: StudyRecord, target: Path) -> None:
+    """Write the study file of a record into ``target``."""
+    study = json.loads(json.dumps(record.study))
+    _text(target / Artifact.STUDY, yaml.safe_dump(study, sort_keys=False, allow_unicode=True))
 
 
 def digest(path: Path) -> str:

@@ -43,7 +43,8 @@ class FilePart:
     Parameters
     ----------
     came : Callable[[int], None]
-        Told of bytes that are there now and were not before; fewer than none where they were thrown away.
+        Told of bytes before they are written; fewer than none where they were thrown away. What it raises stops the
+        download.
     stopped : Callable[[], bool]
         True once the file is no longer wanted.
     """
@@ -75,8 +76,8 @@ class FilePart:
         """Append arriving bytes; bytes before an error are kept."""
         with self.path.open("ab") as stream:
             for chunk in chunks:
-                stream.write(chunk)
                 self._taken(chunk)
+                stream.write(chunk)
 
     def adopt(self, file: Path) -> None:
         """Take a complete file."""
@@ -172,20 +173,23 @@ def content(store: ArtifactStore, path: str, place: Path, name: str, most: int) 
     Raises
     ------
     EngineError
-        It cannot be had, or is larger.
+        It cannot be had, or is larger: the download stops there.
     """
+
+    def bound(size: int) -> None:
+        if size > most:
+            raise EngineError(f"{name} is not what was logged: it has more than {most} bytes")
+
     patience = _patience()
-    part = FilePart(place)
+    part = FilePart(place, lambda count: bound(part.size))
     while True:
         try:
-            store.fetch(path, part)
+            store.fetch(path, part, bound)
         except RefusedError as error:
             raise EngineError(f"cannot download {name}: {error}") from None
         except CutError as error:
             patience = _again(patience, name, error)
         else:
-            if part.size > most:
-                raise EngineError(f"{name} is not what was logged: it has {part.size} bytes")
             return place.read_bytes()
 
 

@@ -41,7 +41,9 @@ def trusted_manifest(remote: Remote, rules: Rules) -> TrustedManifest:
     TrackingError
         The server cannot be reached, or MLflow does not know where the manifest lies.
     """
+    for source in remote.sources:
+        trust.require_source(source, rules)
     manifest, content = download.manifest(remote)
     signature = signature_files.fetch(remote)
-    trusted = trust.require(content, signature, remote.tracking_uri, rules)
+    trusted, *_ = [trust.require(content, signature, source, rules) for source in remote.sources]
     return TrustedManifest(manifest, content, signature, trusted)

@@ -14,17 +14,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 from mlflow import MlflowClient
 
-from mlflow_ngraph import runner
+from mlflow_ngraph import home, runner
 from mlflow_ngraph.archives import contents, importing
 from mlflow_ngraph.archives.contents import Contents
 from mlflow_ngraph.archives.export import export
 from mlflow_ngraph.cli.app import run as cli
+from mlflow_ngraph.devices.fingerprint import fingerprint
+from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.engines.signing import load_key, public_text
 from mlflow_ngraph.engines.trust import EVERYTHING, Rules, Source
-from mlflow_ngraph.errors import ArchiveError, EngineError, NGraphError, UsageError
-from mlflow_ngraph.execute import journal, replay
+from mlflow_ngraph.errors import ArchiveError, EngineError, NGraphError, StudyError, UsageError
+from mlflow_ngraph.execute import journal, replay, study_directories
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.recording.from_journal import sync_study
 from mlflow_ngraph.study import parse
@@ -94,9 +97,12 @@ def test_a_study_is_on_another_server_what_it_is_on_its_own(
     assert cli(command) == 0
     assert server(sqlite_uri) == server(own)
     before, (directory,) = server(sqlite_uri), list((tmp_path / "lab" / "studies").iterdir())
-    arrived = {path: digest for path, digest in files(directory).items() if path != journal.FILE_NAME}
+    derived = (journal.FILE_NAME, home.STUDY_FILE, home.IMPORTED_FROM)
+    arrived = {path: digest for path, digest in files(directory).items() if path not in derived}
     assert arrived == {path: digest for path, digest in files(measured).items() if path in arrived}
     assert {path for path in arrived if path.startswith("engines/")}
+    assert parse(yaml.safe_load((directory / home.STUDY_FILE).read_text())) == parse(STUDY)
+    assert (directory / home.IMPORTED_FROM).read_text() == f"{archive}: not signed; {archive.as_uri()} is believed"
     assert cli(command) == 0, "again"
     assert server(sqlite_uri) == before
     assert [path.name for path in (tmp_path / "lab" / "studies").iterdir()] == [measured.name], "nothing else is left"
@@ -105,6 +111,7 @@ def test_a_study_is_on_another_server_what_it_is_on_its_own(
 def test_exporting_again_gives_the_same_bytes(measured: Path, archive: Path, tmp_path: Path) -> None:
     again = export([measured], tmp_path / "again.tar")
     assert again.path.read_bytes() == archive.read_bytes()
+    assert again.path.stat().st_mode & 0o777 == 0o600
     assert again.lacking == {}
 
 
@@ -149,6 +156,117 @@ def test_a_study_that_was_measured_further_is_continued_and_one_that_went_on_her
     with pytest.raises(ArchiveError, match="went on in another way here than in the archive, from line"):
         take(archive, tmp_path / "elsewhere")
     assert files(tmp_path / "elsewhere") == before
+
+
+def continued(beginning: Path, folder: Path, change: Callable[[Path], None]) -> Path:
+    """An archive of a study that went on somewhere else."""
+    elsewhere = folder / beginning.name
+    shutil.copytree(beginning, elsewhere)
+    change(elsewhere)
+    return export([elsewhere], folder / "continued.tar").path
+
+
+def build_anew(directory: Path) -> None:
+    """Let the journal say that an engine was built again, from other files."""
+    event = next(event for event in journal.read(directory) if event["event"] == "engine_built")
+    (directory / event["directory"] / "model.bin").write_bytes(b"something else")
+    fields = {name: value for name, value in event.items() if name not in ("event", "at", "check")}
+    with Journal(directory) as writer:
+        writer.append("session_started", session=2, study_id=directory.name, name="carried", lanes=[], cells=4, done=4)
+        writer.append("engine_built", **{**fields, "files": digest_files(directory / event["directory"])})
+
+
+def interrupt(directory: Path) -> None:
+    with Journal(directory) as writer:
+        writer.append("study_interrupted", reason="elsewhere")
+
+
+def test_a_continuation_keeps_what_is_here_and_changes_no_engine(measured: Path, tmp_path: Path) -> None:
+    place = studies(tmp_path / "lab") / measured.name
+    shutil.copytree(measured, place)
+    before = files(place)
+    assert {path.partition("/")[0] for path in before} >= {"logs", "engines"}
+    with pytest.raises(ArchiveError, match=r"has other files in engines/\S+ in the archive than here: import it with"):
+        take(continued(measured, tmp_path / "hostile", build_anew), tmp_path / "lab")
+    assert files(place) == before
+    (imported,) = take(continued(measured, tmp_path / "honest", interrupt), tmp_path / "lab")
+    assert imported.state == "continued"
+    after = files(place)
+    assert {path for path in before | after if before.get(path) != after.get(path)} == {
+        journal.FILE_NAME,
+        home.IMPORTED_FROM,
+    }
+
+
+def test_an_imported_study_is_not_gone_on_with(measured: Path, archive: Path, tmp_path: Path) -> None:
+    begun, machine = journal.first(measured), fingerprint()["digest"]
+    assert begun is not None
+    assert begun["fingerprint"]["digest"] == machine, "the same machine and study"
+    key = study_directories.study_key(parse(STUDY), begun["device"], machine)
+    assert study_directories.newest(measured.parent.parent, key, machine) == measured
+    take(archive, tmp_path / "lab")
+    assert study_directories.newest(tmp_path / "lab", key, machine) is None
+    with pytest.raises(StudyError, match=rf"{measured.name} is from {archive}: not signed; .* is not gone on with"):
+        runner.run_study(parse(STUDY), home=tmp_path / "lab", offline=True, resume="always")
+
+
+def sealed(archive: Path, name: str, change: Callable[[bytes], bytes], folder: Path) -> Path:
+    """An archive with another file of this name, whose table of contents has its digest."""
+    with tarfile.open(archive) as tar:
+        member = next(entry for entry in tar if entry.name.endswith(f"/{name}"))
+        content = change(tar.extractfile(member).read())  # type: ignore[union-attr]
+
+    def enter(table: dict[str, Any]) -> None:
+        digest = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        table["studies"][0]["files"][name] = digest
+
+    return written(folder, rebuilt(archive, enter, replaced={member.name: content}))
+
+
+def half(content: bytes) -> bytes:
+    lines = content.splitlines(keepends=True)
+    return b"".join(lines[: len(lines) // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("results.parquet", lambda content: b"garbage"),
+        ("results.parquet", lambda content: pd.read_parquet(io.BytesIO(content)).iloc[:-1].to_parquet()),
+        ("samples.parquet", lambda content: pd.read_parquet(io.BytesIO(content)).iloc[::-1].to_parquet()),
+        ("fingerprint.json", lambda content: content.replace(b"1", b"2")),
+        ("fingerprint.json", lambda content: b"[" * 100_000),
+    ],
+)
+def test_what_was_measured_has_to_follow_from_the_journal(
+    archive: Path, tmp_path: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    said = refused(sealed(archive, name, change, tmp_path), tmp_path / "lab")
+    assert f"{name} does not follow from journal.jsonl: one of them was changed or cut" in said
+
+
+def test_half_a_journal_is_refused(archive: Path, tmp_path: Path) -> None:
+    assert "journal.jsonl" in refused(sealed(archive, "journal.jsonl", half, tmp_path), tmp_path / "lab")
+
+
+@pytest.mark.parametrize("name", ["summary.md", "results.csv", "study.yaml"])
+def test_tables_for_readers_are_not_taken_from_an_archive(
+    measured: Path, archive: Path, tmp_path: Path, name: str
+) -> None:
+    (imported,) = take(sealed(archive, name, lambda content: b"garbage", tmp_path), tmp_path / "lab")
+    assert repr(replay.load(imported.directory)) == repr(replay.load(measured))
+    assert "garbage" not in [path.read_text() for path in imported.directory.glob("*.*")]
+
+
+def test_an_unfinished_study_is_said_to_be_one(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beginning = tmp_path / measured.name
+    shutil.copytree(measured, beginning)
+    (beginning / "journal.jsonl").write_bytes(half((measured / "journal.jsonl").read_bytes()))
+    path = export([beginning], tmp_path / "early.tar").path
+    assert cli(["study", "import", str(path), "--home", str(tmp_path / "lab"), "--offline"]) == 0
+    assert "it ends before the study does" in capsys.readouterr().out
 
 
 def test_an_engine_that_has_changed_is_left_out_and_named(measured: Path, tmp_path: Path) -> None:

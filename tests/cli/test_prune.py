@@ -13,9 +13,12 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
-from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.engines import files as files_of_engines
+from mlflow_ngraph.engines.manifest import Manifest
+from mlflow_ngraph.engines.package import read_manifest
+from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.release import pruning
-from mlflow_ngraph.tracking import download
+from mlflow_ngraph.tracking import artifact_stores, download, manifests
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.variants import Shelf
 
@@ -97,27 +100,26 @@ def test_registered_engines_go_only_if_asked(shelf: Shelf, cli_json: Callable[..
 
 
 def test_what_was_interrupted_is_finished_and_meanwhile_not_loaded(
-    shelf: Shelf, cli: Cli, cli_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    shelf: Shelf, cli: Cli, cli_json: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, best = shelf.put(100.0), shelf.put(200.0)
     where = place(shelf, model)
     with monkeypatch.context() as patch:
-        real = LocalArtifactRepository.delete_artifacts
+        real = files_of_engines.remove_files
         count = iter(range(100))
 
-        def fail(self: Any, path: str | None = None) -> None:
-            if next(count) == 1:
-                raise MlflowException("the disk is on fire")
-            real(self, path)
+        def fail(directory: Path, chosen: Callable[[str], bool]) -> None:
+            real(directory, lambda name: chosen(name) and next(count) == 0)
+            raise OSError(5, "the disk is on fire")
 
-        patch.setattr(LocalArtifactRepository, "delete_artifacts", fail)
+        patch.setattr(pruning, "remove_files", fail)
         code, out, _ = cli("engine", "prune", "--keep-best", "1", "--yes", "--json")
     assert code == 1
     (problem,) = [engine["problem"] for engine in json.loads(out)["engines"]]
     assert "the disk is on fire" in problem
     assert model not in {engine["model_id"] for engine in cli_json("engine", "list")["engines"]}
     with pytest.raises(EngineError):
-        download.manifest(download.locate(model, shelf.uri))
+        download.pull(download.locate(model, shelf.uri), tmp_path / "pulled")
     # Whatever the rules say now.
     document = cli_json("engine", "prune", "--keep-best", "9", "--yes")
     assert going(document) == {model}
@@ -134,6 +136,7 @@ def test_a_store_that_deletes_nothing_keeps_its_engines(
     def refuse(self: Any, path: str | None = None) -> None:
         raise NotImplementedError
 
+    monkeypatch.setattr(artifact_stores, "local_directory", lambda location: None)
     monkeypatch.setattr(LocalArtifactRepository, "delete_artifacts", refuse)
     code, out, _ = cli("engine", "prune", "--older-than", "0h", "--yes", "--json")
     assert code == 1
@@ -144,18 +147,62 @@ def test_a_store_that_deletes_nothing_keeps_its_engines(
     assert cli_json("engine", "list")["engines"][0]["fits"]
 
 
-def test_nothing_is_deleted_outside_an_engines_own_place(shelf: Shelf, tmp_path: Path) -> None:
-    """A server may say that the files of a model are anywhere."""
+def test_a_store_that_is_reached_through_mlflow_loses_the_same_files(
+    shelf: Shelf, cli_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shelf.put(100.0)
+    where = place(shelf, model)
+    with monkeypatch.context() as patch:
+        patch.setattr(artifact_stores, "local_directory", lambda location: None)
+        patch.setattr(manifests, "of", manifests_of(where))
+        cli_json("engine", "prune", "--older-than", "0h", "--yes")
+    assert gone(shelf, model, where)
+    assert not list(where.iterdir())
+
+
+def manifests_of(where: Path) -> Callable[[object], Manifest]:
+    manifest = read_manifest(where).manifest
+    return lambda remote: manifest
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "thesis.txt").write_text("precious")
+    return tmp_path / "victim"
+
+
+@pytest.mark.parametrize("how", ["elsewhere", "upwards", "linked", "linked inside"])
+def test_nothing_is_deleted_outside_an_engines_own_place(shelf: Shelf, victim: Path, how: str) -> None:
+    """A server may say that the files of a model are anywhere, and whoever may write there puts links."""
     from mlflow_ngraph.analysis.selection import Selection
     from mlflow_ngraph.release import inventory
 
-    shelf.put(100.0)
+    where = place(shelf, shelf.put(100.0))
     (engine,) = inventory.read([shelf.uri], None, Selection())
-    (tmp_path / "precious").mkdir()
-    engine.model._artifact_location = (tmp_path / "precious").as_uri()
-    with pytest.raises(Exception, match="is not a place of its own"):
+    if how == "elsewhere":
+        engine.model._artifact_location = victim.as_uri()
+    elif how == "upwards":
+        engine.model._artifact_location = f"{where.as_uri()}/../../../../victim"
+    elif how == "linked":
+        where.rename(victim.parent / "aside")
+        where.symlink_to(victim)
+    else:
+        (where / "engine" / "docs").symlink_to(victim)
+    assert pruning.sizes([engine]) == {engine.model_id: 0}
+    with pytest.raises(TrackingError, match=r"stays: .* is (not a place of its own|a link)"):
         pruning.remove(engine)
-    assert (tmp_path / "precious").is_dir()
+    assert (victim / "thesis.txt").read_text() == "precious"
+
+
+def test_files_that_no_manifest_names_are_left_and_told(shelf: Shelf, cli: Cli) -> None:
+    model = shelf.put(100.0)
+    (place(shelf, model) / "notes.txt").write_text("precious")
+    code, out, _ = cli("engine", "prune", "--older-than", "0h", "--yes", "--json")
+    assert code == 1
+    assert "does not name notes.txt" in json.loads(out)["engines"][0]["problem"]
+    assert str(MlflowClient(shelf.uri).get_logged_model(model).status) == "READY"
+    assert len(files(shelf, model)) > 1
 
 
 def test_rules_are_needed(cli: Cli) -> None:

@@ -63,6 +63,17 @@ def test_every_figure_follows_from_the_samples_and_a_changed_one_is_found(
     assert "throughput" in out
 
 
+def test_half_a_journal_is_said_to_be_one(run_id: str, sqlite_uri: str, cli, tmp_path: Path) -> None:
+    client = connection.connect(sqlite_uri)
+    path = Path(client.download_artifacts(run_id, Artifact.JOURNAL, str(tmp_path)))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: len(lines) // 2]))
+    client.log_artifact(run_id, str(path))
+    code, out, _ = cli("results", "recompute", run_id, "--tracking-uri", sqlite_uri)
+    assert code == 1
+    assert "the journal ends before its study does" in out
+
+
 def test_changed_samples_are_found(run_id: str, sqlite_uri: str, tmp_path: Path) -> None:
     client = connection.connect(sqlite_uri)
     lines = Path(client.download_artifacts(run_id, Artifact.JOURNAL, str(tmp_path)))

@@ -107,6 +107,35 @@ def test_damage_is_found_by_name(filled: tuple[EngineStore, Manifest], harm: str
     assert kept.find(KEY) is None
 
 
+def test_an_engine_that_others_could_change_is_not_used(filled: tuple[EngineStore, Manifest]) -> None:
+    kept, engine = filled
+    assert kept.find(KEY) == engine
+    (kept.root / KEY / ENGINE_DIRECTORY / "model.bin").chmod(0o666)
+    with pytest.raises(EngineError, match=r"model\.bin may be written by other users: only engines that nobody else"):
+        kept.find(KEY)
+    kept.remove(KEY)
+    assert kept.find(KEY) is None
+
+
+def test_an_umask_that_lets_a_group_write_keeps_no_engine_from_being_used(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        engine, source = compiled(tmp_path / "source")
+        kept = EngineStore(tmp_path / "engines")
+        kept.add(engine, source)
+    finally:
+        os.umask(before)
+    assert kept.find(KEY) == engine
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_an_engine_of_another_user_is_not_used(filled: tuple[EngineStore, Manifest]) -> None:
+    kept, _ = filled
+    os.chown(kept.root / KEY / ENGINE_DIRECTORY / "model.bin", 1001, 1001)
+    with pytest.raises(EngineError, match=r"model\.bin belongs to another user"):
+        kept.find(KEY)
+
+
 def test_removing_takes_nothing_from_a_study(filled: tuple[EngineStore, Manifest], tmp_path: Path) -> None:
     kept, engine = filled
     kept.place(engine, tmp_path / "running")

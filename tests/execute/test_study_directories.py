@@ -8,6 +8,7 @@ import pytest
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import study_directories
 from mlflow_ngraph.execute.journal import FILE_NAME
+from mlflow_ngraph.home import IMPORTED_FROM
 from tests.support.script import Script
 
 
@@ -56,8 +57,11 @@ def test_the_newest_study_is_the_one_that_began_last(tmp_path: Path) -> None:
     (tmp_path / "studies/f-key-6").mkdir()
     (tmp_path / "studies/f-key-6" / FILE_NAME).touch()  # killed before it began
     os.utime(tmp_path / "studies/a-key-1" / FILE_NAME)
-    assert study_directories.newest(tmp_path, "key") == tmp_path / "studies/b-key-2"
-    assert study_directories.newest(tmp_path, "none") is None
+    assert study_directories.newest(tmp_path, "key", "") == tmp_path / "studies/b-key-2"
+    assert study_directories.newest(tmp_path, "none", "") is None
+    assert study_directories.newest(tmp_path, "key", "another") is None
+    (tmp_path / "studies/b-key-2" / IMPORTED_FROM).write_text("/media/stick/t.tar: not signed")
+    assert study_directories.newest(tmp_path, "key", "") == tmp_path / "studies/c-key-3"
 
 
 def test_a_directory_without_a_study_is_named(tmp_path: Path) -> None:

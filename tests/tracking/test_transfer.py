@@ -13,9 +13,11 @@ from urllib.parse import unquote
 import pytest
 
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.tracking import artifact_stores, plain_http, transfer
+from mlflow_ngraph.tracking import artifact_stores, download, plain_http, transfer
 from mlflow_ngraph.tracking.artifact_stores import HttpStore, LocalStore
+from mlflow_ngraph.tracking.download import Remote
 from mlflow_ngraph.tracking.transfer import CHUNK, ArtifactStore, FilePart
+from tests.support.specs import stored_engine
 
 SIZE = 6 * CHUNK + 1234
 NAME = "engine/a model #1?.bin"
@@ -29,12 +31,14 @@ class Files:
     def __init__(self) -> None:
         self.content = {f"/{NAME}": CONTENT, "/empty": b""}
         self.ranges = True
+        self.says_size = True
         self.answers: list[int] = []
         """Statuses of the next answers, before it serves."""
         self.cuts: list[int] = []
         """After how many bytes the next answers end."""
         self.asked: list[str | None] = []
         """Ranges that were asked for, by request."""
+        self.logins: list[str | None] = []
 
 
 @pytest.fixture
@@ -46,6 +50,7 @@ def files() -> Iterator[Files]:
 
         def do_GET(self) -> None:
             served.asked.append(self.headers.get("Range"))
+            served.logins.append(self.headers.get("Authorization"))
             content = served.content.get(unquote(self.path))
             status = served.answers.pop(0) if served.answers else 200 if content is not None else 404
             if status != 200 or content is None:
@@ -58,13 +63,14 @@ def files() -> Iterator[Files]:
                     self._head(416, b"")
                     return
             self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(content) - start))
+            if served.says_size:
+                self.send_header("Content-Length", str(len(content) - start))
             if start:
                 self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
             self.end_headers()
             cut = served.cuts.pop(0) if served.cuts else len(content)
             self.wfile.write(content[start : start + cut])
-            self.close_connection = start + cut < len(content)
+            self.close_connection = start + cut < len(content) or not served.says_size
 
         def _head(self, status: int, body: bytes) -> None:
             self.send_response(status)
@@ -203,8 +209,83 @@ def test_nobody_there_is_one_line(part: FilePart, monkeypatch: pytest.MonkeyPatc
 
 def test_small_files_have_a_limit(store: ArtifactStore, files: Files, tmp_path: Path) -> None:
     assert transfer.content(store, "empty", tmp_path / "none", "it", 10) == b""
-    with pytest.raises(EngineError, match=f"it has {SIZE} bytes"):
+    with pytest.raises(EngineError, match="the manifest is not what was logged: it has more than 10 bytes"):
         transfer.content(store, NAME, tmp_path / "large", "the manifest", 10)
+
+
+@pytest.mark.parametrize("says_size", [True, False])
+def test_what_is_larger_than_allowed_is_not_downloaded_to_its_end(
+    store: ArtifactStore, files: Files, tmp_path: Path, says_size: bool
+) -> None:
+    files.says_size = says_size
+    with pytest.raises(EngineError, match="more than"):
+        transfer.content(store, NAME, tmp_path / "large", "the manifest", 2 * CHUNK)
+    came = (tmp_path / "large").stat().st_size if (tmp_path / "large").exists() else 0
+    assert came == (0 if says_size else 2 * CHUNK)
+
+
+def test_engine_files_larger_than_their_manifest_says_are_not_downloaded_to_their_end(tmp_path: Path) -> None:
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled" / "model.bin").write_bytes(b"code")
+    manifest = stored_engine(tmp_path / "compiled")
+    (tmp_path / "store" / "engine").mkdir(parents=True)
+    os.truncate(os.open(tmp_path / "store" / "engine" / "model.bin", os.O_CREAT | os.O_WRONLY), 3 << 30)
+    remote = Remote("sqlite:///x", (tmp_path / "store").as_uri(), "m-1", None, None)
+    with pytest.raises(EngineError, match="more bytes than its manifest says"):
+        download.files(remote, manifest, list(manifest.files), tmp_path / "here")
+    assert sum(path.stat().st_size for path in (tmp_path / "here").rglob("*") if path.is_file()) == 0
+
+
+def test_a_file_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(EngineError, match="cannot download the manifest: it is no plain file"):
+        transfer.content(LocalStore(tmp_path), "manifest.json", tmp_path / "part", "the manifest", 10)
+
+
+@pytest.mark.parametrize(
+    ("location", "tracking_uri", "same"),
+    [
+        ("mlflow-artifacts:/1/models/m-1", "https://lab", True),
+        ("mlflow-artifacts://lab/1", "https://LAB:443", True),
+        ("https://user:password@lab/1", "https://lab", True),
+        ("mlflow-artifacts://evil:5822/1", "https://lab", False),
+        ("http://lab/1", "https://lab", False),
+        ("https://lab@evil/1", "https://lab", False),
+        ("https://lab.evil/1", "https://lab", False),
+        ("https://lab:99999999/1", "https://lab", False),
+        ("s3://bucket/1", "https://lab", False),
+        ("file:///etc", "https://lab", False),
+        ("/etc", "http://lab:5000", False),
+        ("file:///data/1", "sqlite:////data/mlflow.db", True),
+        ("file:///data/1", "postgresql://lab/mlflow", False),
+        ("s3://bucket/1", "sqlite:///mlflow.db", False),
+    ],
+)
+def test_where_the_files_of_a_server_are(location: str, tracking_uri: str, same: bool) -> None:
+    assert artifact_stores.is_of_server(location, tracking_uri) is same
+    foreign = not same and location.startswith(("http", "mlflow"))
+    reason = artifact_stores.foreign_host(location, tracking_uri)
+    assert reason.endswith("which gets no login of https://lab") if foreign else reason == ""
+
+
+@pytest.mark.parametrize("scheme", ["mlflow-artifacts", "http"])
+@pytest.mark.parametrize(
+    "login",
+    [{"MLFLOW_TRACKING_TOKEN": "secret"}, {"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "secret"}],
+)
+def test_a_login_goes_to_the_tracking_server_alone(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, login: dict[str, str]
+) -> None:
+    for name, value in login.items():
+        monkeypatch.setenv(name, value)
+    host = files.address.removeprefix("http://")  # type: ignore[attr-defined]
+    for tracking_uri, told in (("http://127.0.0.1:9", False), (files.address, True)):  # type: ignore[attr-defined]
+        files.logins = []
+        store = artifact_stores.store_of(f"{scheme}://{host}/stolen", tracking_uri, tmp_path)
+        with pytest.raises(EngineError, match="the server answers 404"), store.settings():
+            transfer.content(store, "manifest.json", tmp_path / "part", "it", 10)
+        assert all((login is not None) is told for login in files.logins)
+        assert files.logins
 
 
 def test_a_directory_of_this_machine(tmp_path: Path) -> None:

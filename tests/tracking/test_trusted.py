@@ -245,3 +245,12 @@ def test_who_may_take_a_step_still_takes_it() -> None:
     taken = {name: used(tree) for name, tree in modules()}
     idle = [(step, name) for step, allowed in ONLY_WITHIN.items() for name in allowed if step not in taken[name]]
     assert idle == []
+
+
+@pytest.mark.parametrize("location", ["file:///etc", "http://elsewhere/1", "s3://bucket/1"])
+def test_files_that_are_elsewhere_need_a_rule_of_their_own(location: str) -> None:
+    remote = Remote("https://lab", location, "m-1", None, "0" * 64)
+    rules = trust.Rules(sources=(trust.Source(uri="https://lab", trust="allowed"),))
+    with pytest.raises(EngineError, match=f"engines from {location} are not trusted: no rule allows it"):
+        trusted_manifest(remote, rules)
+    assert Remote("https://lab", "mlflow-artifacts:/1", "m-1", None, None).sources == ("https://lab",)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,6 +17,7 @@ from mlflow_ngraph.tables.baselines import labels
 from mlflow_ngraph.tables.sheet import Cell, Sheet, number
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.tracking import schema
+from mlflow_ngraph.tracking.artifact_stores import run_file, run_files
 from mlflow_ngraph.tracking.schema import Artifact
 from mlflow_ngraph_report import texts
 from mlflow_ngraph_report.blocks import Missing
@@ -160,12 +159,12 @@ def studies(prepared: Prepared) -> Sheet:
 
 
 def _fingerprint(server: Server, run_id: str) -> Mapping[str, Any]:
-    with server.talking(), tempfile.TemporaryDirectory() as directory:
-        if Artifact.FINGERPRINT not in {file.path for file in server.client.list_artifacts(run_id)}:
+    with server.talking():
+        location = server.client.get_run(run_id).info.artifact_uri
+        if Artifact.FINGERPRINT not in run_files(server.client, run_id, location, server.uri):
             return {}
-        path = Path(server.client.download_artifacts(run_id, Artifact.FINGERPRINT, directory))
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(run_file(location, Artifact.FINGERPRINT, server.uri))
         except (ValueError, RecursionError):
             return {}  # anyone may have written it: the page says that the study tells nothing
     return content if _complete(content) else {}

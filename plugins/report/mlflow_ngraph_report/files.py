@@ -71,12 +71,14 @@ def write(drawn: Drawn, target: Path) -> list[Path]:
     Raises
     ------
     UsageError
-        It cannot be written there.
+        It cannot be written there, or a file or folder of it is a link, which could lead to a file of somebody else.
     """
     alone = target.suffix.lower() in (".html", ".htm")
     contents = (
         {target: drawn.html().encode()} if alone else {target / path: text for path, text in drawn.files().items()}
     )
+    if linked := next((path for path in (*contents, target / FIGURES, target / DATA) if path.is_symlink()), None):
+        raise UsageError(f"{linked} is a link: remove it, or choose another place")
     try:
         for path, content in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -192,6 +192,15 @@ def test_every_figure_and_table_is_a_file_too(drawn: Drawn, tmp_path: Path) -> N
     assert (tmp_path / "alone.html").read_bytes() == paths[0].read_bytes()
 
 
+@pytest.mark.parametrize("name", ["report.html", "figures"])
+def test_nothing_is_written_through_a_link(drawn: Drawn, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(UsageError, match=f"{name} is a link: remove it"):
+        write(drawn, tmp_path / "out")
+    assert not (tmp_path / "precious").exists()
+
+
 def test_the_numbers_of_the_page_are_those_of_the_data(drawn: Drawn) -> None:
     files = drawn.files()
     page = structure(files["report.html"].decode())
