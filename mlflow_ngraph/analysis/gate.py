@@ -19,7 +19,7 @@ from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import PROFILE, Metric, is_complement
-from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables import baselines, distinct
 from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
@@ -126,7 +126,7 @@ def gate(
         One row per cell and metric, with the columns of `COLUMNS`. ``outcome`` is ``passed``, ``failed``, ``could not
         tell``, ``missing`` (in the candidate), ``not ok`` (in the candidate) or ``unmeasured`` (on either side).
         ``attrs`` has: ``outcome`` (of the gate), ``tested`` (number of hypotheses), ``common`` (number of cells of both
-        sides), ``labels`` (models of both sides), ``new`` (number of cells of the candidate alone), ``skipped`` (number
+        sides), ``labels`` (models of both sides), ``changed`` (those with other weights or code), ``new`` (number of cells of the candidate alone), ``skipped`` (number
         of cells that are not ``ok`` in the baseline), ``machines`` (of both sides), ``between_studies`` (variance
         between studies by metric), ``candidate``, ``baseline`` and ``thresholds``.
 
@@ -137,7 +137,7 @@ def gate(
     UsageError
         A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched or compared, or machines differ.
     """
-    both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
+    both = distinct.by_name(pd.concat([candidate.frame, baseline.frame], ignore_index=True))
     metrics = metrics_of(both)
     preferred = [name for name in _PREFERRED if name in metrics]
     asked = list(thresholds) or [Threshold(name, DEFAULT) for name in preferred]
@@ -172,6 +172,7 @@ def gate(
         "labels": {side: sorted(both["label"].iloc[places].dropna().unique()) if "label" in both else []
                    for side, places in (("candidate", new), ("baseline", old))},
         "tested": int(judged["p"].notna().sum()),
+        "changed": _changed(both, matches),
         "new": sum(marks[place] not in known for place in new),
         "skipped": int((~trusted[old]).sum()),
         "machines": {side: sorted(both["fingerprint"].iloc[places].fillna("unknown").unique())
@@ -247,6 +248,16 @@ def _matches(
             )
         matches.append((int(place), match))
     return matches
+
+
+def _changed(both: pd.DataFrame, matches: Sequence[tuple[int, int | None]]) -> list[str]:
+    """Labels of models whose weights or code are not those of the baseline."""
+    if not {"content", "label"} <= set(both.columns):
+        return []
+    pairs = [(place, match) for place, match in matches if match is not None]
+    old, new = (both["content"].iloc[list(side)] for side in zip(*pairs, strict=True)) if pairs else ([], [])
+    differ = [known != now for known, now in zip(old, new, strict=True)]
+    return sorted({str(both["label"].iloc[place]) for (place, _), other in zip(pairs, differ, strict=True) if other})
 
 
 def _judged(

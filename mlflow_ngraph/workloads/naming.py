@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from mlflow_ngraph.workloads.base import WorkloadRef
+from mlflow_ngraph.workloads.base import CONTENT, WorkloadRef
 
 
 def unique_names(labels: Mapping[str, str]) -> dict[str, str]:
@@ -45,7 +45,9 @@ def _own(workload: str, label: str) -> str:
 
 
 def _marks(workload: str) -> Iterator[str]:
-    """Properties that may distinguish a workload, the shortest first: scheme, end of target, options, all."""
+    """Properties that may distinguish a workload, the shortest first: digest, scheme, end of target, options, all."""
+    if content := CONTENT.search(workload):
+        yield content[0][1:]
     ref = WorkloadRef.recorded(workload)
     if ref is not None:
         yield ref.scheme
