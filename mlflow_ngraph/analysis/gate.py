@@ -137,7 +137,8 @@ def gate(
     UsageError
         A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched or compared, or machines differ.
     """
-    both = distinct.by_name(pd.concat([candidate.frame, baseline.frame], ignore_index=True))
+    both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
+    both = distinct.by_name(both) if "workload" in both else both
     metrics = metrics_of(both)
     preferred = [name for name in _PREFERRED if name in metrics]
     asked = list(thresholds) or [Threshold(name, DEFAULT) for name in preferred]
@@ -192,7 +193,7 @@ def _between(
     """Variance between studies by metric. The candidate is excluded, because its change must not count as variance."""
     if history is None or "study_id" not in history or "study_id" not in candidate.frame:
         return {name: {} for name in metrics}
-    earlier = history[~history["study_id"].isin(set(candidate.frame["study_id"].dropna()))]
+    earlier = distinct.by_name(history[~history["study_id"].isin(set(candidate.frame["study_id"].dropna()))])
     return {name: between_studies.of_machines(earlier, devices, name) for name in metrics}
 
 
