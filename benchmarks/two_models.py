@@ -32,6 +32,8 @@ from support.server import QUIET
 REF = "torch:net:lin"
 USERS = {"ann": 1.0, "bob": 2.0}
 """Weights of their models."""
+ACTS = 6
+"""Of an interleaving, those of both users together."""
 _MODULE = """
 import torch
 
@@ -170,7 +172,10 @@ def promoted(user: User, scope: list[str], rng: random.Random, both: bool) -> An
     code, document, err = user.ask(
         "engine", "promote", own_engine(user), "--name", f"of-{user.name}", "--dry-run", "--batch", "4"
     )
-    return (document["state"], document["objections"]) if document else (code, err)
+    if not document:
+        return code, err
+    # Behind the semicolon is a command with the user's folder in it.
+    return document["state"], [text.partition(";")[0] for text in document["objections"]]
 
 
 def own_engine(user: User) -> str:
@@ -242,14 +247,14 @@ def main() -> int:
             lab = fresh(place / f"lab-{seed}", place / "template.db", measured, seed)
             lab.alone = alone
             rng = random.Random(seed)
-            for _ in range(8):
+            for _ in range(ACTS):
                 name = rng.choice(list(USERS))
                 lab.act(lab.users[name], rng.choice(["record", "compare", "pull", "promote"]), rng)
             wrong += [f"seed {seed}: {text}" for text in lab.wrong]
             told += lab.told
             done += 1
             shutil.rmtree(place / f"lab-{seed}")
-            print(f"{done} interleavings, {len(wrong)} wrong", file=sys.stderr, flush=True)
+            print(f"{done} interleavings, {len(wrong)} wrong", *lab.wrong, file=sys.stderr, sep="\n  ", flush=True)
     print(json.dumps({"interleavings": done, "answers": dict(sorted(told.items())), "wrong": wrong}, indent=2))
     return 1 if wrong or not done else 0
 

@@ -24,9 +24,9 @@ def unique_names(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def matches(name: str, workload: str, label: str) -> bool:
-    """True if a name is a workload's reference without options, or its label among fewer workloads."""
+    """True if a name is a workload's reference without digest or options, or its label among fewer workloads."""
     ref = WorkloadRef.recorded(workload)
-    if ref is not None and ref.model == name:
+    if CONTENT.sub("", workload) == name or (ref is not None and ref.model == name):
         return True
     own, bracket, mark = name.removesuffix(")").partition(" (")
     return bool(bracket) and own == _own(workload, label) and mark in _marks(workload)

@@ -67,6 +67,13 @@ def test_a_name_of_two_models_is_asked_about_with_whose_they_are() -> None:
         rank(two_users(), EngineQuestion())
 
 
+@pytest.mark.parametrize("options", ["#9f3d3ec4", "?width=16", "?width=16#9f3d3ec4"])
+def test_a_reference_with_options_selects_all_its_models(options: str) -> None:
+    frame = distinct(cells(workload=f"{REF}{options}", label="lin", content=[A, B]))
+    assert frame["workload"].nunique() == 2
+    assert len(Selection(workloads=(f"{REF}{options}",)).of(frame)) == 2
+
+
 @pytest.mark.parametrize("digest", ["a1a1a1a1", "a1a1a1a1a1", A])
 @pytest.mark.parametrize("name", [REF, "lin"])
 def test_a_digest_chooses(name: str, digest: str) -> None:
