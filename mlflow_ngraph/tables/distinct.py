@@ -23,6 +23,7 @@ _OF_MACHINE = ("fingerprint", "workload", "compiler_label", "precision", "mode",
 _OWN = ("workload", "experiment", "user")
 _UNKNOWN = "unknown"
 """Content of a model whose digest was not recorded."""
+_DIGEST = r"[0-9a-f]{8,64}"
 _DIGITS = 8
 _NAMED = 3
 """Most models named in a sentence, and most sentences."""
@@ -51,7 +52,7 @@ def distinct(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _with_content(frame: pd.DataFrame) -> pd.DataFrame:
     """Append the digests to the names of workloads that are several models."""
-    content = frame["content"].replace("", None)
+    content = frame["content"].where(frame["content"].str.fullmatch(_DIGEST).fillna(False))
     own = content.groupby([frame[name] for name in _OWN if name in frame], dropna=False)
     # What failed before the model was known has no engine. It is of the only model that its owner has by this name.
     of_owner = own.transform("first").where(own.transform("nunique") == 1)
@@ -74,8 +75,8 @@ def _with_content(frame: pd.DataFrame) -> pd.DataFrame:
 
 def is_content(frame: pd.DataFrame, digest: str) -> pd.Series[bool]:
     """Mark rows of models whose digest begins like this."""
-    recorded = frame["content"].replace("", None).fillna(_UNKNOWN)
-    return recorded.str.startswith(digest)
+    begins: pd.Series[bool] = frame["content"].fillna(_UNKNOWN).str.startswith(digest)
+    return begins
 
 
 def by_name(frame: pd.DataFrame) -> pd.DataFrame:
