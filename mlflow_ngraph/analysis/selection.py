@@ -188,13 +188,8 @@ def _meant(name: str, wanted: Sequence[str], known: Collection[str], frame: pd.D
     for value in wanted:
         whole = [] if value in known else _may_mean(value, frame)
         alike = [text for text in known if base_label(text) == value]
-        meant += (
-            whole
-            if len({CONTENT.sub("", text) for text in whole}) == 1
-            else [value]
-            if value in known
-            else alike or [value]
-        )
+        one = len({CONTENT.sub("", text) for text in whole}) == 1
+        meant += whole if one else [value] if value in known else alike or [value]
     return meant
 
 
