@@ -255,10 +255,9 @@ def _changed(both: pd.DataFrame, matches: Sequence[tuple[int, int | None]]) -> l
     """Labels of models whose weights or code are not those of the baseline."""
     if not {"content", "label"} <= set(both.columns):
         return []
-    pairs = [(place, match) for place, match in matches if match is not None]
-    old, new = (both["content"].iloc[list(side)] for side in zip(*pairs, strict=True)) if pairs else ([], [])
-    differ = [known != now for known, now in zip(old, new, strict=True)]
-    return sorted({str(both["label"].iloc[place]) for (place, _), other in zip(pairs, differ, strict=True) if other})
+    content = both["content"].fillna("").tolist()
+    pairs = [(old, new) for old, new in matches if new is not None and content[old] and content[new]]
+    return sorted({str(both["label"].iloc[old]) for old, new in pairs if content[old] != content[new]})
 
 
 def _judged(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import UnknownNameError, UsageError, few
 from mlflow_ngraph.metrics import PROFILE
@@ -102,7 +102,8 @@ class Selection:
         """
         for name in self._asked():
             for value in map(str, getattr(self, name)):
-                if Selection(**{name: (value,)}).of(frame).empty:
+                alone: dict[str, Any] = {name: (value,)}
+                if Selection(**alone).of(frame).empty:
                     known = _known(frame, name)
                     if name == "workloads" and len(several := _may_mean(value, frame)) > 1:
                         raise UsageError(f"workload {value!r} is ambiguous: {few(several)}")
