@@ -209,6 +209,7 @@ TEXT_COLUMNS = (
     "fingerprint",
     "processor",
     "workload",
+    "content",
     "label",
     "family",
     "compiler",
@@ -236,7 +237,8 @@ TEXT_COLUMNS = (
     ROUNDS,
 )
 """``baseline`` is the label of the compiler that ``speedup`` and other ratios refer to, ``reference_by``
-what computed the outputs that engines were compared with. ``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
+what computed the outputs that engines were compared with. ``content`` is the digest of the model's weights, graph and code;
+models of one name with different ones are different models. ``flags`` is JSON: every flag with the value in force. ``engine_reused`` is the study that compiled the engine, where
 it was another one. ``custom_metrics`` is JSON: formula, unit and what is better of each metric that the study declares.
 ``log_medians`` is JSON: the natural logarithm of the median duration of each round, in nanoseconds a sample, by session,
 round and batch size, such as ``{"0.3@8": 14.2}``; in a race without the batch size, because all of them share its rounds. ``noise`` says what disturbed the machine while the cell was measured, and ``unsteady`` names,
@@ -248,7 +250,7 @@ TIME_COLUMNS = ("started_at", "finished_at")
 """Unix seconds: the start of the study, the end of the cell."""
 COLUMNS = (*TEXT_COLUMNS, *INTEGER_COLUMNS, *TIME_COLUMNS, *CELL_METRICS, *ESTIMATES)
 """Columns that a table of results always has; metrics that a study declares follow them."""
-RUN_COLUMNS = ("tracking_uri", "experiment", "git_commit")
+RUN_COLUMNS = ("tracking_uri", "experiment", "git_commit", "user")
 """Columns that say where a row was read; they come from the run and stand last."""
 TABLE = (*COLUMNS, *RUN_COLUMNS, PROFILE)
 """The documented columns of a table that was read from servers; no metric of a study may have one of these names."""

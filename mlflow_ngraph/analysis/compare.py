@@ -179,7 +179,7 @@ def _threads(frame: pd.DataFrame) -> pd.Series[Any]:
     return known.astype("string").fillna("default") if known.isna().any() else known
 
 
-def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device")) -> pd.DataFrame:
+def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device", "workload")) -> pd.DataFrame:
     """Rows of the latest study of each cell; studies that lacked the time to measure it count last.
 
     Parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ from pathlib import Path
 
 from mlflow_ngraph.analysis import cells as recorded
 from mlflow_ngraph.analysis.cells import Cell
+from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.compilers.explanation import Explanation, file_name
 from mlflow_ngraph.errors import NGraphError, UsageError
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Artifact
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,13 @@ def explain_recorded(
     TrackingError
         The server cannot be reached or refuses.
     """
-    from mlflow_ngraph.analysis import results
+    from mlflow_ngraph.analysis import listing, results, scope
 
     uri = connection.resolve_uri(tracking_uri)
-    frame = results.load(uri, experiments, run=run)
+    found = listing.find(uri, experiments, run)
+    frame = results.select(Selection(), found=found if experiments or run else scope.recorded_to_last(found))
+    for note in found.notes:
+        _log.warning("%s", note)
     if study:
         frame = frame[(frame["study"] == study) | (frame["study_id"] == study)]
     if frame.empty:

@@ -19,7 +19,7 @@ from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import PROFILE, Metric, is_complement
-from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables import baselines, distinct
 from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
@@ -126,7 +126,7 @@ def gate(
         One row per cell and metric, with the columns of `COLUMNS`. ``outcome`` is ``passed``, ``failed``, ``could not
         tell``, ``missing`` (in the candidate), ``not ok`` (in the candidate) or ``unmeasured`` (on either side).
         ``attrs`` has: ``outcome`` (of the gate), ``tested`` (number of hypotheses), ``common`` (number of cells of both
-        sides), ``labels`` (models of both sides), ``new`` (number of cells of the candidate alone), ``skipped`` (number
+        sides), ``labels`` (models of both sides), ``changed`` (those with other weights or code), ``new`` (number of cells of the candidate alone), ``skipped`` (number
         of cells that are not ``ok`` in the baseline), ``machines`` (of both sides), ``between_studies`` (variance
         between studies by metric), ``candidate``, ``baseline`` and ``thresholds``.
 
@@ -138,6 +138,7 @@ def gate(
         A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched or compared, or machines differ.
     """
     both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
+    both = distinct.by_name(both) if "workload" in both else both
     metrics = metrics_of(both)
     preferred = [name for name in _PREFERRED if name in metrics]
     asked = list(thresholds) or [Threshold(name, DEFAULT) for name in preferred]
@@ -172,6 +173,7 @@ def gate(
         "labels": {side: sorted(both["label"].iloc[places].dropna().unique()) if "label" in both else []
                    for side, places in (("candidate", new), ("baseline", old))},
         "tested": int(judged["p"].notna().sum()),
+        "changed": _changed(both, matches),
         "new": sum(marks[place] not in known for place in new),
         "skipped": int((~trusted[old]).sum()),
         "machines": {side: sorted(both["fingerprint"].iloc[places].fillna("unknown").unique())
@@ -191,7 +193,7 @@ def _between(
     """Variance between studies by metric. The candidate is excluded, because its change must not count as variance."""
     if history is None or "study_id" not in history or "study_id" not in candidate.frame:
         return {name: {} for name in metrics}
-    earlier = history[~history["study_id"].isin(set(candidate.frame["study_id"].dropna()))]
+    earlier = distinct.by_name(history[~history["study_id"].isin(set(candidate.frame["study_id"].dropna()))])
     return {name: between_studies.of_machines(earlier, devices, name) for name in metrics}
 
 
@@ -247,6 +249,15 @@ def _matches(
             )
         matches.append((int(place), match))
     return matches
+
+
+def _changed(both: pd.DataFrame, matches: Sequence[tuple[int, int | None]]) -> list[str]:
+    """Labels of models whose weights or code are not those of the baseline."""
+    if not {"content", "label"} <= set(both.columns):
+        return []
+    content = both["content"].fillna("").tolist()
+    pairs = [(old, new) for old, new in matches if new is not None and content[old] and content[new]]
+    return sorted({str(both["label"].iloc[old]) for old, new in pairs if content[old] != content[new]})
 
 
 def _judged(

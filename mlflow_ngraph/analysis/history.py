@@ -14,9 +14,10 @@ from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import is_complement
-from mlflow_ngraph.tables import baselines
+from mlflow_ngraph.tables import baselines, distinct
 from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.workloads.base import CONTENT
 
 COLUMNS = ("started_at", "study_id", "study", "git_commit", "fingerprint", "verdict", "reason", "value", "ci_low", "ci_high",
            "unsteady", "level", "change")  # fmt: skip
@@ -40,8 +41,8 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     -------
     pd.DataFrame
         One row per study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``,
-        ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``machines`` (others that
-        measured the cell) and ``changes`` (number of changes of level).
+        ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``models`` (number of different weights or codes),
+        ``machines`` (others that measured the cell) and ``changes`` (number of changes of level).
 
     Raises
     ------
@@ -54,6 +55,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     if metric not in metrics:
         raise UnknownNameError("metric", metric, metrics)
     newest = _row(frame, cell)
+    frame, newest["workload"] = distinct.by_name(frame), CONTENT.sub("", newest["workload"])
     keys = [name for name in ALIKE if name in frame.columns]
     alike = np.logical_and.reduce([_equal(frame[name], newest[name]) for name in keys])
     same = frame[alike]
@@ -74,6 +76,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
         "baseline": next(iter(baselines.of(rows, metrics[metric])), None),
         "unit": metrics[metric].unit,
         "better": metrics[metric].better,
+        "models": int(rows["content"].nunique()),
         "machines": int(same["fingerprint"].nunique(dropna=False)) - 1,
         "changes": starts,
     }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-GIT_COMMIT = "mlflow.source.git.commit"
+GIT_COMMIT, USER = "mlflow.source.git.commit", "mlflow.user"
 PARALLEL = 8
 """Files read concurrently."""
 _TIMEOUT = 30.0
@@ -51,6 +51,7 @@ class ListedRun:
     experiment_id: str
     artifact_uri: str
     tags: dict[str, str] = field(default_factory=dict)
+    started_ms: int = 0
 
     @property
     def digest(self) -> str:
@@ -270,8 +271,8 @@ class FoundRuns:
     servers: tuple[Server, ...]
     runs: dict[str, list[ListedRun]]
     """Runs by the address of the server."""
-    complete: bool
-    """True if no run was filtered out."""
+    every: dict[str, list[ListedRun]] = field(default_factory=dict)
+    """All runs, where they are known, by the address of the server."""
     notes: list[str] = field(default_factory=list)
     """Remarks for readers, such as runs left out. Reading results adds more."""
     lanes: dict[str, list[str]] = field(default_factory=dict)
@@ -312,17 +313,17 @@ def find(
     uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
     servers = tuple(Server(uri) for uri in uris)
     if run is not None:
-        return FoundRuns(servers, {server.uri: [server.study_run(run)] for server in servers}, complete=False)
+        return FoundRuns(servers, {server.uri: [server.study_run(run)] for server in servers})
     by_server = {server.uri: server.study_runs() for server in servers}
     if experiments is None:
-        return FoundRuns(servers, by_server, complete=True)
+        return FoundRuns(servers, by_server, by_server)
     missing = set(experiments) - {listed.experiment for runs in by_server.values() for listed in runs}
     if missing:
         known = {name for server in servers for name in server.experiments()}
         for name in sorted(missing - known):
             raise UnknownNameError("experiment", name, known)
     kept = {uri: [listed for listed in runs if listed.experiment in experiments] for uri, runs in by_server.items()}
-    return FoundRuns(servers, kept, complete=False)
+    return FoundRuns(servers, kept, by_server)
 
 
 def study_run(client: MlflowClient, run_id: str) -> Run:
@@ -351,9 +352,11 @@ def _of_json(run: dict[str, Any], names: dict[str, str]) -> ListedRun:
     info = run["info"]
     tags = {tag["key"]: tag.get("value", "") for tag in run["data"].get("tags", ())}
     experiment_id = info["experiment_id"]
-    return ListedRun(info["run_id"], names[experiment_id], experiment_id, info["artifact_uri"], tags)
+    started_ms = int(info.get("start_time", 0))
+    return ListedRun(info["run_id"], names[experiment_id], experiment_id, info["artifact_uri"], tags, started_ms)
 
 
 def _of_client(run: Run, experiment: str) -> ListedRun:
     info = run.info
-    return ListedRun(info.run_id, experiment, info.experiment_id, info.artifact_uri, dict(run.data.tags))
+    tags, started_ms = dict(run.data.tags), info.start_time or 0
+    return ListedRun(info.run_id, experiment, info.experiment_id, info.artifact_uri, tags, started_ms)

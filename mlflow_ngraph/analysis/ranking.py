@@ -23,7 +23,7 @@ FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "pea
 _IDENTITY = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "compiler", "compiler_label", "precision",
     "precision_in_force", "batch", "mode", "threads", "verdict", "reason", "cell", "model_id", "started_at", "finished_at",
-    "tracking_uri", "rounds", "repetitions", "load_s", "first_inference_s", "run_id", "engine", "baseline", *SECOND,
+    "tracking_uri", "experiment", "user", "rounds", "repetitions", "load_s", "first_inference_s", "run_id", "engine", "baseline", *SECOND,
 )  # fmt: skip
 
 
@@ -154,8 +154,11 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     from mlflow_ngraph.analysis.compare import latest
     from mlflow_ngraph.analysis.comparison import Comparison
     from mlflow_ngraph.analysis.rivals import rivals_of
+    from mlflow_ngraph.tables import distinct
 
     models = sorted(frame["workload"].dropna().unique())
+    if several := list(distinct.several_models(frame)):
+        raise UsageError(several[0])
     if len(models) > 1:
         raise UsageError(f"engines of several models fit: name one with --workloads: {', '.join(models)}")
     newest = latest(frame)

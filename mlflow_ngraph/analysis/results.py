@@ -132,8 +132,8 @@ def select(
         runs = [study_run for study_run in selection.of_runs(listed) if study_run.tags.get(Tag.STUDY_ID) not in studies]
         studies.update(study_run.tags.get(Tag.STUDY_ID, "") for study_run in runs)
         kept = TableCache.of(server.uri) if cache else None
-        if kept is not None and found.complete:
-            kept.keep_only(listed)
+        if kept is not None and server.uri in found.every:
+            kept.keep_only(found.every[server.uri])
         tables = table_cache.read(server, runs, needed, kept, found.notes.append)
         found.lanes[server.name] = named_lanes(tables)
         found.withdrawn.update(found.deleted({server.name: found.lanes[server.name]}))
@@ -193,7 +193,7 @@ def joined(read: Sequence[tuple[str, ListedRun, pa.Table]], columns: Collection[
     """Join tables into one frame, with columns of their runs and with distinct names."""
     parts = []
     for server, run, table in read:
-        values = (server, run.experiment, run.tags.get(listing.GIT_COMMIT))
+        values = (server, run.experiment, run.tags.get(listing.GIT_COMMIT), run.tags.get(listing.USER))
         for name, value in zip(RUN_COLUMNS, values, strict=True):
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.large_string()))  # noqa: PLW2901
         parts.append(cast(table))

@@ -9,11 +9,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import UnknownNameError, UsageError, few
 from mlflow_ngraph.metrics import PROFILE
-from mlflow_ngraph.workloads.base import WorkloadRef
+from mlflow_ngraph.workloads.base import CONTENT, WorkloadRef
 from mlflow_ngraph.workloads.naming import base_label, matches
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ FILTERED = {
     "baselines": ("baseline",),
 }
 """Columns of each filter."""
-FILTER_COLUMNS = tuple(name for names in FILTERED.values() for name in names)
+FILTER_COLUMNS = (*(name for names in FILTERED.values() for name in names), "content")
 _AGO = re.compile(r"(\d+)\s*(m|h|d|w)")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -47,7 +47,8 @@ class Selection:
     workloads: Sequence[str] = ()
     """Full references or labels. A reference may omit options, which then match any value; without any options it means
     the model without options, or else the only one with this reference. A label shared by models selects all of them. A
-    label that once distinguished a model selects that model."""
+    label that once distinguished a model selects that model. Behind each may stand the digest of the model, or its
+    beginning, as in ``torch:m:net@1a2b3c4d``; without one all models of a name are selected."""
     families: Sequence[str] = ()
     compilers: Sequence[str] = ()
     """Names, with or without flags."""
@@ -100,9 +101,10 @@ class Selection:
             A name may mean several workloads, or the filters let nothing through together.
         """
         for name in self._asked():
-            known = _known(frame, name)
             for value in map(str, getattr(self, name)):
-                if not any(_any_means(name, _meant(name, [value], known, frame), text) for text in known):
+                alone: dict[str, Any] = {name: (value,)}
+                if Selection(**alone).of(frame).empty:
+                    known = _known(frame, name)
                     if name == "workloads" and len(several := _may_mean(value, frame)) > 1:
                         raise UsageError(f"workload {value!r} is ambiguous: {few(several)}")
                     named = known - _known(frame, name, ["run_id"])
@@ -133,8 +135,16 @@ class Selection:
     def _fits(self, frame: pd.DataFrame, name: str) -> pd.Series[bool]:
         import pandas as pd
 
-        wanted = _meant(name, list(map(str, getattr(self, name))), _known(frame, name), frame)
+        from mlflow_ngraph.tables import distinct
+
+        known, values = _known(frame, name), list(map(str, getattr(self, name)))
+        wanted = _meant(name, values, known, frame)
         fits: pd.Series[bool] = pd.Series(False, frame.index)
+        for value in values if name == "workloads" else ():
+            if value not in known and (content := CONTENT.search(value)):
+                own = distinct.by_name(frame[distinct.is_content(frame, content[0][1:])])
+                meant = Selection(workloads=(CONTENT.sub("", value),)).of(own)
+                fits |= frame.index.isin(meant.index)
         for column in (frame[column].astype("string") for column in FILTERED[name] if column in frame):
             fits |= column.isin([text for text in column.dropna().unique() if _any_means(name, wanted, text)])
         # A profile selects its whole machine, with results of other profiles.
@@ -179,7 +189,8 @@ def _meant(name: str, wanted: Sequence[str], known: Collection[str], frame: pd.D
     for value in wanted:
         whole = [] if value in known else _may_mean(value, frame)
         alike = [text for text in known if base_label(text) == value]
-        meant += whole if len(whole) == 1 else [value] if value in known else alike or [value]
+        one = len({CONTENT.sub("", text) for text in whole}) == 1
+        meant += whole if one else [value] if value in known else alike or [value]
     return meant
 
 

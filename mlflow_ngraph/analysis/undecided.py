@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from mlflow_ngraph import home
 from mlflow_ngraph.text import NO_INTERVAL, counted, rounded
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.workloads.base import CONTENT
 from mlflow_ngraph.workloads.naming import base_label
 
 _FOUND = {"chain": ", by a chain of pairs", "apart": ", measured at another time"}
@@ -124,7 +125,7 @@ def measuring_command(rivals: Sequence[Rival], answer: Mapping[str, Any] | None)
     before, study = _study(first)
     words = ["mlflow-ngraph", "benchmark", *study]
     if "," not in first["workload"]:
-        words += ["--workloads", str(first["workload"])]
+        words += ["--workloads", CONTENT.sub("", str(first["workload"]))]
     if not any("," in text for text in compilers):
         words += ["--compilers", ",".join(compilers)]
     words += ["--batch-sizes", ",".join(map(str, sorted({int(row["batch"]) for row in rows})))]

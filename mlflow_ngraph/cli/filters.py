@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
     ("tracking_uri", "URI,...", "Where to read, one server or several; by default what MLflow is configured to use."),
-    ("experiment", "NAME,...", "Only these experiments; all by default."),
+    ("experiment", "NAME,...", "Only these experiments; by default the one that was recorded to last."),
     ("studies", "NAME,...", "Only these studies, by name or id."),
     ("workloads", "NAME,...", "Only these workloads."),
     ("families", "NAME,...", "Only these families of models."),
@@ -78,9 +79,12 @@ def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Map
         line = (lines or {}).get(name, line)  # noqa: PLW2901 - what a verb has to say is more than the common line
         option = click.option(*spellings, name, cls=FilterOption, metavar=metavar, multiple=several, help=line)
         command = option(command)
-    return click.option("--no-cache", cls=FilterOption, is_flag=True, help="Read everything from the server again.")(
-        command
-    )
+    for name, line in (
+        ("--no-cache", "Read everything from the server again."),
+        ("--all-experiments", "Read all experiments together, those of others too."),
+    ):
+        command = click.option(name, cls=FilterOption, is_flag=True, help=line)(command)
+    return command
 
 
 class Asked:
@@ -95,9 +99,13 @@ class Asked:
     def __init__(self, given: dict[str, Any]) -> None:
         taken = {name: given.pop(name) for name, _, _ in _OPTIONS}
         self._cache = not given.pop("no_cache")
+        self._everywhere = given.pop("all_experiments")
         lists = {name: items(value) for name, value in taken.items() if name not in ("since", "until")}
         self._uris = lists["tracking_uri"] or None
-        self._experiments = lists["experiment"] or None
+        configured = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        self._experiments = lists["experiment"] or ([configured] if configured and not self._everywhere else None)
+        if self._everywhere and lists["experiment"]:
+            raise UsageError("--experiment and --all-experiments contradict each other: leave one out")
         self._lists = lists
         self._since, self._until = taken["since"] or None, taken["until"] or None
         self._batches = [whole("batch-sizes", text) for text in lists["batch_sizes"]]
@@ -110,11 +118,6 @@ class Asked:
     def uris(self) -> list[str] | None:
         """Sources of results; None: as MLflow is configured."""
         return self._uris
-
-    @property
-    def experiments(self) -> list[str] | None:
-        """Names of experiments; None: all."""
-        return self._experiments
 
     @property
     def cache(self) -> bool:
@@ -132,7 +135,7 @@ class Asked:
             for value in values
             if name != "tracking_uri" or shown(value) == value
             for word in (f"--{name.replace('_', '-')}", value)
-        ]
+        ] + ["--all-experiments"] * self._everywhere
 
     def selection(self) -> Selection:
         """The filters, checked as far as they can be without results.
@@ -158,13 +161,20 @@ class Asked:
             until=moment(self._until) if self._until else None,
         )
 
-    def find(self) -> FoundRuns:
+    def find(self, *, guess: bool = True) -> FoundRuns:
         """The study runs of the servers and experiments.
+
+        Parameters
+        ----------
+        guess : bool
+            As in `scope.recorded_to_last`.
 
         Raises
         ------
         UnknownNameError
             An experiment does not exist.
+        UsageError
+            The choice of an experiment would be a guess.
         TrackingError
             A server cannot be reached.
         """
@@ -172,9 +182,18 @@ class Asked:
 
         uris = self._uris or [connection.resolve_uri(None)]
         with _reading("reading which studies there are", uris):
-            from mlflow_ngraph.analysis import listing
+            from mlflow_ngraph.analysis import listing, scope
 
-            return listing.find(uris, self._experiments)
+            found = listing.find(uris, self._experiments)
+            chosen = self._experiments or self._everywhere
+            return found if chosen else scope.recorded_to_last(found, guess=guess)
+
+    def experiments(self) -> list[str] | None:
+        """Names of the experiments to look at; None: all."""
+        found = self.find()
+        tell(found)
+        narrowed = found.runs != found.every
+        return sorted({run.experiment for runs in found.runs.values() for run in runs}) if narrowed else None
 
     def read(self, columns: Collection[str] | None = None, found: FoundRuns | None = None) -> pd.DataFrame:
         """All results of the servers and experiments whose studies have the tags; the other filters are not applied.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from mlflow_ngraph.cli import output, tables
+from mlflow_ngraph.errors import few
 from mlflow_ngraph.tables.sheet import Cell, Column, Sheet, Tone, escaped, faint, first, number, prose
 from mlflow_ngraph.tables.sheet import markdown as of_sheet
 from mlflow_ngraph.text import counted, json_records, missing, percent, percents, plain, rounded
@@ -113,6 +114,8 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
         yield "how much that is by itself, several earlier studies of the machine would show"
     if attrs["machines"]["candidate"] != attrs["machines"]["baseline"]:
         yield f"machines differ: {', '.join(attrs['machines']['candidate'])} against {', '.join(attrs['machines']['baseline'])}"
+    if attrs["changed"]:
+        yield f"not the weights or code of the baseline: {few(attrs['changed'])}"
     if attrs["skipped"]:
         yield f"{attrs['skipped']} cells of the baseline are not ok and were not asked for"
     if attrs["new"]:

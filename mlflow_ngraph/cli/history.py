@@ -94,11 +94,14 @@ def _row(row: pd.Series[Any]) -> list[str]:
 
 
 def _notes(table: pd.DataFrame) -> list[str]:
-    count, changes, machines = len(table), table.attrs["changes"], table.attrs["machines"]
+    cell = table.attrs
+    count, changes, machines = len(table), cell["changes"], cell["machines"]
     tally = f"{counted(count, 'study', 'studies')}; {counted(changes, 'change')} of level"
     lines = [f"{tally} (▲ ▼: where a new one begins, against the one before)"]
     if table["unsteady"].any():
         lines.append(f"{UNSTEADY_MARK} unsteady, because the machine was not quiet")
+    if cell["models"] > 1:
+        lines.append(f"the weights or code of the model changed: there are {cell['models']} of this name")
     if machines:
         lines.append(f"left out: what {counted(machines, 'other machine')} found of it")
     return lines

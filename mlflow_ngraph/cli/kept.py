@@ -5,6 +5,7 @@ The database is not even opened then: an answer is kept under the state of its f
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 import click
 
+from mlflow_ngraph import home
 from mlflow_ngraph.cli import output, streams
 from mlflow_ngraph.cli.filters import FilteredCommand
 from mlflow_ngraph.cli.lists import items
@@ -58,7 +60,9 @@ def _name(ctx: click.Context) -> str | None:
         (console.width, console.is_terminal, console.color_system, console.encoding)
         for console in (output.console(), output.console(stderr=True))
     ]
-    return answer_cache.name(ctx.command.name, sorted(ctx.params.items()), states, shown, Path.cwd())
+    # Studies of this home and MLflow's variable choose the experiment.
+    chosen = (str(home.location()), os.environ.get("MLFLOW_EXPERIMENT_NAME"))
+    return answer_cache.name(ctx.command.name, sorted(ctx.params.items()), states, shown, Path.cwd(), chosen)
 
 
 @contextmanager

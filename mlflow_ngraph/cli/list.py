@@ -33,7 +33,7 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
 
     asked = Asked(given)
     with waiting("reading which engines there are"):
-        engines = inventory.read(asked.uris, asked.experiments, asked.selection(), cache=asked.cache)
+        engines = inventory.read(asked.uris, asked.experiments(), asked.selection(), cache=asked.cache)
     engines = [engine for engine in engines if not engine.interrupted and (engine.aliases or not champions)]
     misfits = inventory.misfits(engines)
     if fits:

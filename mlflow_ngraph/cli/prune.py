@@ -65,7 +65,7 @@ def prune(
     )
     asked = Asked(given)
     with waiting("reading which engines there are"):
-        engines = inventory.read(asked.uris, asked.experiments, asked.selection(), metric=metric, cache=asked.cache)
+        engines = inventory.read(asked.uris, asked.experiments(), asked.selection(), metric=metric, cache=asked.cache)
     going = rules.superfluous(engines) if engines else []
     sizes = pruning.sizes(going)
     problems = _removed(going) if yes else {}

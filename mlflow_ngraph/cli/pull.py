@@ -120,7 +120,7 @@ def _ask(given: dict[str, Any], objective: str | None, limits: list[Limit], trus
     selection = asked.selection()
     with ThreadPoolExecutor(1, "ngraph-listing") as pool:
         # The server takes about as long to answer as what reads manifests takes to import.
-        listing = pool.submit(asked.find)
+        listing = pool.submit(asked.find, guess=False)
         from mlflow_ngraph.engines import trust as trusting
         from mlflow_ngraph.release import best
 

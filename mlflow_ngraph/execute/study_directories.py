@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,6 +200,14 @@ def recorded_as(directory: Path) -> str:
         if event["event"] not in _AFTER_THE_END:
             return str(event["run_id"]) if event["event"] == "study_recorded" else ""
     return ""
+
+
+def recorded(root: Path) -> Iterator[str]:
+    """Run ids under which servers have studies of a home, newest study first."""
+    for study in begun(root):
+        with suppress(JournalError):
+            if run_id := recorded_as(study.directory):
+                yield run_id
 
 
 def is_recorded(directory: Path) -> bool:

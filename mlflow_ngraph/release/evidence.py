@@ -88,6 +88,7 @@ def _facts(candidate: LoggedEngine, precision: str) -> Sheet:
     compiled = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.made_by.compiled_at))
     facts = {
         "workload": spec.workload,
+        "model": f"sha256 {spec.digest}",
         "compiler": f"{spec.compiler} {manifest.compiler_version or ''}".strip(),
         "flags": schema.cut(flags, _LONGEST_FLAGS) or "none",
         "precision": precision,

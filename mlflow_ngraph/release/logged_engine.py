@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import champion, results
+from mlflow_ngraph.analysis import champion, listing, results
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.metrics import COLUMNS, PROFILE
+from mlflow_ngraph.tables import distinct
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tracking import download, sources
 from mlflow_ngraph.tracking.schema import Tag
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
+    from mlflow_ngraph.analysis.listing import FoundRuns
     from mlflow_ngraph.analysis.undecided import Rival
     from mlflow_ngraph.engines.manifest import Manifest
     from mlflow_ngraph.tracking.download import Remote
@@ -105,14 +107,17 @@ def find(named: str, batch: int | None, tracking_uri: str) -> str:
 
 
 def rivals(candidate: LoggedEngine, metric: str, batch: int | None) -> tuple[Mapping[str, Any], tuple[Rival, ...]]:
-    """The engine's best cell, at any or one batch size, and cells of equivalent engines that could beat it."""
+    """The engine's best cell, at any or one batch size, and cells of the same model and experiment that could beat it."""
     spec, origin = candidate.manifest.spec, candidate.manifest.origin
     meant = Selection(
         workloads=(spec.workload,),
         precisions=(spec.target.precision,),
         batch_sizes=() if batch is None else (batch,),
     )
-    frame = latest(results.select(meant, candidate.remote.tracking_uri))
+    found = _beside(candidate.model, candidate.remote.tracking_uri)
+    every = results.select(meant, found=found)
+    same = every["content"].fillna("") == candidate.cells["content"].fillna("").iloc[0]
+    frame = latest(distinct.by_name(every[same]))
     others = frame["model_id"].fillna("") != candidate.model_id
     # One machine may have been measured under several profiles.
     here = frame["fingerprint"] == origin.fingerprint.get("digest")
@@ -123,11 +128,19 @@ def rivals(candidate: LoggedEngine, metric: str, batch: int | None) -> tuple[Map
 def _cells(model: LoggedModel, manifest: Manifest, tracking_uri: str) -> pd.DataFrame:
     study_id = model.tags.get(Tag.STUDY_ID)
     if study_id:
-        frame = results.select(Selection(tags={Tag.STUDY_ID: study_id}), tracking_uri)
+        frame = results.select(Selection(tags={Tag.STUDY_ID: study_id}), found=_beside(model, tracking_uri))
         own: pd.DataFrame = frame[frame["model_id"] == model.model_id]
         if len(own):
             return own
     return typed(pd.DataFrame(rows(model.model_id, manifest)), COLUMNS)
+
+
+def _beside(model: LoggedModel, tracking_uri: str) -> FoundRuns:
+    """Study runs of an engine's experiment. Others may have recorded anything in theirs."""
+    found = listing.find(tracking_uri)
+    (runs,) = found.runs.values()
+    own = [run for run in runs if run.experiment_id == model.experiment_id]
+    return replace(found, runs=dict.fromkeys(found.runs, own))
 
 
 def rows(model_id: str, manifest: Manifest) -> list[dict[str, Any]]:
@@ -135,7 +148,7 @@ def rows(model_id: str, manifest: Manifest) -> list[dict[str, Any]]:
     spec, origin = manifest.spec, manifest.origin
     shared = {
         "study_id": origin.study_id, "study": origin.study, "device": origin.device,
-        "fingerprint": origin.fingerprint.get("digest"), "workload": spec.workload, "label": origin.label,
+        "fingerprint": origin.fingerprint.get("digest"), "workload": spec.workload, "content": spec.digest, "label": origin.label,
         "family": spec.family, "compiler": spec.compiler, "compiler_label": spec.compiler,
         "flags": json.dumps(manifest.flags, sort_keys=True), "precision": spec.target.precision,
         "precision_in_force": manifest.precision_in_force, "mode": spec.target.mode, "threads": spec.target.threads,

@@ -27,7 +27,7 @@ _COARSE_NS = 2_000_000_000
 """Coarsest time stamps of any file system."""
 _ELSEWHERE = "SELECT 1 FROM experiments WHERE workspace != 'default' LIMIT 1"
 _STUDIES = """
-SELECT run_uuid, experiments.name, experiment_id, artifact_uri FROM runs JOIN experiments USING (experiment_id)
+SELECT run_uuid, experiments.name, experiment_id, artifact_uri, start_time FROM runs JOIN experiments USING (experiment_id)
 JOIN tags USING (run_uuid) WHERE key = ? AND value = ? AND runs.lifecycle_stage = 'active'
 AND experiments.lifecycle_stage = 'active'
 """
@@ -45,6 +45,7 @@ class Row:
     experiment_id: str
     artifact_uri: str
     tags: dict[str, str]
+    started_ms: int
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def study_runs(path: Path) -> list[Row]:
         tags: dict[str, dict[str, str]] = defaultdict(dict)
         for run_id, key, value in database.execute(_TAGS, kind):
             tags[run_id][key] = value or ""
-    return [Row(run_id, name, str(experiment_id), uri, tags[run_id]) for run_id, name, experiment_id, uri in found]
+    return [Row(run_id, name, str(place), uri, tags[run_id], at or 0) for run_id, name, place, uri, at in found]
 
 
 def deleted(path: Path, lane_runs: Collection[str]) -> frozenset[str]:

@@ -33,6 +33,7 @@ _ORDER = pa.schema(
         ("started_at", pa.float64()),
         ("finished_at", pa.float64()),
         ("fingerprint", pa.large_string()),
+        ("content", pa.large_string()),
     ]
 )
 """Columns that decide which result is the newest."""
@@ -92,7 +93,7 @@ class ResultStore:
             _ordering(table).append_column("place", pa.array([place] * table.num_rows, pa.int32()))
             for place, (_, table) in enumerate(known)
         ]
-        newest = latest(pa.concat_tables(parts).to_pandas(), ("cell", "fingerprint"))
+        newest = latest(pa.concat_tables(parts).to_pandas(), ("cell", "fingerprint", "content"))
         needed = [known[place][0] for place in sorted(newest["place"].unique())]
         read = results.without_lanes(deleted, table_cache.read(source, needed, None, self._cache, notes.append))
         whole = results.joined([(self._server.name, run, table) for run, table in read], None)
@@ -106,9 +107,9 @@ class ResultStore:
 
 
 def _ordering(table: pa.Table) -> pa.Table:
-    """Columns that order results; tables of older versions lack the machine."""
-    if "fingerprint" not in table.column_names:
-        table = table.append_column("fingerprint", pa.nulls(table.num_rows))
+    """Columns that order results; tables of older versions lack the machine and the model."""
+    for name in {"fingerprint", "content"} - set(table.column_names):
+        table = table.append_column(name, pa.nulls(table.num_rows))
     return table.select(_ORDER.names).cast(_ORDER)
 
 

@@ -31,6 +31,11 @@ Format = Literal["module", "exported", "onnx"]
 
 DIGEST = re.compile(r"#[0-9a-f]{8}$")
 """Digest of options that are lists or mappings, at the end of a `WorkloadRef`."""
+CONTENT = re.compile(r"@(?:unknown|[0-9a-f]{8,64})$")
+"""Digest of a model, or its beginning, behind a reference or label that means several models."""
+
+DRAWN = ("timm:", "block:")
+"""Beginnings of references whose weights are drawn by this package, unless published ones are asked for."""
 
 Wrapper = Literal["flat_outputs", "copied_inputs"]
 """Wrappers of a model whose outputs are not a tensor or a tuple of tensors, or that writes to its inputs."""
@@ -123,9 +128,9 @@ class WorkloadRef:
 
     @classmethod
     def recorded(cls, text: str) -> WorkloadRef | None:
-        """Parse a workload's text in results, without options that are only a digest; None for any other text."""
+        """Parse a workload's text in results, without digests of options and of the model; None for any other text."""
         try:
-            return cls.parse(DIGEST.sub("", text))
+            return cls.parse(DIGEST.sub("", CONTENT.sub("", text)))
         except WorkloadError:
             return None
 

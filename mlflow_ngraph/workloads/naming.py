@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from mlflow_ngraph.workloads.base import WorkloadRef
+from mlflow_ngraph.workloads.base import CONTENT, WorkloadRef
 
 
 def unique_names(labels: Mapping[str, str]) -> dict[str, str]:
@@ -24,9 +24,9 @@ def unique_names(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def matches(name: str, workload: str, label: str) -> bool:
-    """True if a name is a workload's reference without options, or its label among fewer workloads."""
+    """True if a name is a workload's reference without digest or options, or its label among fewer workloads."""
     ref = WorkloadRef.recorded(workload)
-    if ref is not None and ref.model == name:
+    if CONTENT.sub("", workload) == name or (ref is not None and ref.model == name):
         return True
     own, bracket, mark = name.removesuffix(")").partition(" (")
     return bool(bracket) and own == _own(workload, label) and mark in _marks(workload)
@@ -45,7 +45,9 @@ def _own(workload: str, label: str) -> str:
 
 
 def _marks(workload: str) -> Iterator[str]:
-    """Properties that may distinguish a workload, the shortest first: scheme, end of target, options, all."""
+    """Properties that may distinguish a workload, the shortest first: digest, scheme, end of target, options, all."""
+    if content := CONTENT.search(workload):
+        yield content[0][1:]
     ref = WorkloadRef.recorded(workload)
     if ref is not None:
         yield ref.scheme

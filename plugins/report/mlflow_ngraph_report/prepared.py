@@ -11,7 +11,7 @@ from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.metrics import EAGER, METRICS, baseline_phrase, with_estimates
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
-from mlflow_ngraph.workloads.base import WorkloadRef
+from mlflow_ngraph.workloads.base import CONTENT, WorkloadRef
 from mlflow_ngraph.workloads.catalogue import paper_models
 
 MODEL, BLOCK = "model", "block"
@@ -154,7 +154,8 @@ def _block(workload: str) -> tuple[str, str, int, int] | None:
         return None
     options = dict(ref.options)
     width, depth = int(options.pop("width")), int(options.pop("depth", "1"))
-    more = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
+    content = [match[0] for match in [CONTENT.search(workload)] if match]
+    more = ", ".join([*(f"{name}={value}" for name, value in sorted(options.items())), *content])
     return ref.target, f"{ref.target} ({more})" if more else ref.target, width, depth
 
 
