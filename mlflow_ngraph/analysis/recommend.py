@@ -16,6 +16,7 @@ from mlflow_ngraph.analysis import between_studies, decision, fleet_choice, riva
 from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
@@ -48,7 +49,7 @@ def recommend(
     front: Sequence[str] = (),
     selection: Selection | None = None,
     **filters: Sequence[Any] | None,
-) -> pd.DataFrame:
+) -> Described:
     """Recommend a cell for each workload and device, with ties and losses.
 
     The latest study of each cell counts. Only ``ok`` cells are recommended. There is no recommendation where another
@@ -74,9 +75,9 @@ def recommend(
 
     Returns
     -------
-    pd.DataFrame
+    Described
         One row per cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
-        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs`` has: ``answers`` (a sentence for each
+        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``about`` has: ``answers`` (a sentence for each
         workload and device), ``undecided`` (those without a ``best``, with their ``rivals``), ``nothing`` (workloads
         and devices without a candidate, with reasons), ``between_studies`` (variance between studies of a machine),
         ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``, ``better``, ``limits``, ``fleet`` and ``front``.
@@ -122,7 +123,7 @@ def recommend(
     for answer in undecided:
         own = table["workload"] == answer.workload
         table.loc[own & (table["device"] == answer.device if answer.device is not None else True), "best"] = False
-    table.attrs = {
+    about = {
         "objective": objective,
         "metric": metric,
         "baseline": next((label for name in asked_for for label in baselines.of(chosen, metrics[name])), None),
@@ -136,7 +137,7 @@ def recommend(
         "undecided": [answer.to_plain() for answer in undecided],
         "between_studies": [known.to_plain(machine) for machine, known in between.items()],
     }
-    return table
+    return Described(table, about)
 
 
 def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
