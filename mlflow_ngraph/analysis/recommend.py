@@ -120,9 +120,9 @@ def recommend(
         table = _described(ranked, candidates, metric, shown, metrics)
         answers = list(decision.of_fleet(table, candidates, chosen[noisy], metrics[metric], chosen, fleet))
     undecided = [answer for answer in answers if not answer.decided]
-    for answer in undecided:
-        own = table["workload"] == answer.workload
-        table.loc[own & (table["device"] == answer.device if answer.device is not None else True), "best"] = False
+    open_ = {(answer.workload, answer.device) for answer in undecided}
+    cells = zip(table["workload"], table["device"], strict=True)
+    table["best"] &= np.array([not open_ & {(workload, device), (workload, None)} for workload, device in cells], bool)
     about = {
         "objective": objective,
         "metric": metric,
@@ -200,11 +200,12 @@ def _per_device(
 ) -> pd.DataFrame:
     """Rank candidates within each workload and device, with ties, losses, and possible leaders of another study."""
     parts = []
+    machines = between_studies.machines(compared.frame)
     for places in groups:
         first = np.arange(len(places)) == 0
         ratios = compared.ratios(places, np.full(len(places), places[0]))
         tied = compared.tied(int(places[0]), places)
-        hours = between_studies.widened(ratios, between_studies.machines(compared.frame.iloc[places]), between)
+        hours = between_studies.widened(ratios, [machines[place] for place in places.tolist()], between)
         may_lead = compared.could_beat(hours) & ~(tied | compared.left(places, places) | first)
         cost = losses(ratios, compared.numbers[places], compared.metric)
         parts.append(
@@ -266,11 +267,12 @@ def _described(
     table["value"] = table[metric]
     table["ci_low"], table["ci_high"] = significance.interval(table, metric)
     table["on_front"] = False
-    for inside in table.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
-        places = np.asarray(inside, int)
-        values = table[list(shown)].to_numpy(float, na_value=np.nan)[places]
-        if shown:
-            table.loc[places, "on_front"] = on_front(values, [metrics[name].better == "lower" for name in shown])
+    if shown:
+        values, front = table[list(shown)].to_numpy(float, na_value=np.nan), np.zeros(len(table), bool)
+        lower = [metrics[name].better == "lower" for name in shown]
+        for places in table.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
+            front[places] = on_front(values[places], lower)
+        table["on_front"] = front
     table["pull"] = [
         "" if pd.isna(model) or not model else f"mlflow-ngraph engine pull models:/{model}"
         for model in table["model_id"]
