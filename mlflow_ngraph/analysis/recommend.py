@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -274,7 +275,7 @@ def _described(
             front[places] = on_front(values[places], lower)
         table["on_front"] = front
     table["pull"] = [
-        "" if pd.isna(model) or not model else f"mlflow-ngraph engine pull models:/{model}"
+        "" if pd.isna(model) or not model else shlex.join(["mlflow-ngraph", "engine", "pull", f"models:/{model}"])
         for model in table["model_id"]
     ]
     described: pd.DataFrame = table[[*COLUMNS, *(name for name in shown if name not in COLUMNS)]]
