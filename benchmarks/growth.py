@@ -58,8 +58,7 @@ def page(uri: str) -> None:
     server, question = Server(uri), Query.of(MultiDict())
     paths = {run.run_id: run.artifact_uri for run in server.study_runs()}
     store = ResultStore(uri)
-    found = store.newest(store.studies(), lambda run_id, path: Path(paths[run_id], path).read_bytes())
-    frame = getattr(found, "cells", found)
+    frame = store.newest(store.studies(), lambda run_id, path: Path(paths[run_id], path).read_bytes()).cells
     answers.options(frame), answers.comparison(frame, question), answers.findings(frame, question)
 
 

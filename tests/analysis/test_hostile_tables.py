@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pandas as pd
@@ -18,6 +20,7 @@ from mlflow_ngraph.analysis.table_cache import TableCache
 from mlflow_ngraph.analysis.table_checks import BadTableError, parsed
 from mlflow_ngraph.tables.results import from_record
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph.ui.store import ResultStore
 
 RECORD = seed_server.study_record(0, 0)
 TABLE = from_record(RECORD, "0" * 32).head(12)
@@ -137,3 +140,24 @@ def test_refusals_are_remembered_and_few_are_named(tmp_path: Path) -> None:
 def test_what_is_no_digest_names_no_file_of_the_cache() -> None:
     assert listed(digest="../../../etc/passwd").digest == ""
     assert listed(digest="0" * 64).digest == "0" * 64
+
+
+def test_a_run_that_is_slow_to_fetch_holds_up_no_other(tmp_path: Path) -> None:
+    good = written(TABLE)
+    slow, quick = (listed(f"{number:032x}", table_cache._digest(good)) for number in range(2))
+    store, reached, go_on = ResultStore(f"sqlite:///{tmp_path}/mlflow.db"), Event(), Event()
+    store._cache = TableCache(tmp_path / "cache")
+    store._deleted = lambda *_: frozenset()  # type: ignore[method-assign]
+
+    def fetch(run_id: str, _: str) -> bytes:
+        if run_id == slow.run_id:
+            reached.set()
+            assert go_on.wait(60)
+        return good
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.newest, [slow], fetch)
+        assert reached.wait(60)
+        assert set(store.newest([quick], fetch).cells["run_id"]) == {quick.run_id}
+        go_on.set()
+        assert set(waiting.result().cells["run_id"]) == {slow.run_id}
