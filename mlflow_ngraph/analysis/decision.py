@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import fleet_choice, significance, undecided
-from mlflow_ngraph.analysis.comparison import Comparison, Mask, Places
+from mlflow_ngraph.analysis.cell_columns import Mask, Places
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.rivals import rivals_of
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.metrics import METRICS, Metric, is_complement
