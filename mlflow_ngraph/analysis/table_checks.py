@@ -62,8 +62,8 @@ _MOST_ROWS, _MOST_COLUMNS, _MOST_VALUES, _MOST_BYTES = 1_000_000, 5_000, 20_000_
 _MOST_BATCH = 10**9
 _CLOCKS_DIFFER_S = 600.0
 """Tolerated lead of another machine's clock."""
-PASSING_S = 60.0
-"""Seconds for which a refusal is remembered whose reason may pass."""
+PASSING_S, _LASTING_S = 60.0, 30 * 86_400.0
+"""Seconds for which a refusal is remembered: one whose reason may pass, and any other."""
 _TO_COME = ", which is yet to come"
 _METRIC_NAME = re.compile(r"[\w.]{1,200}")
 
@@ -83,7 +83,7 @@ class BadTableError(TrackingError):
         why: str,
         remedy: str = "sync the study again, or delete the run",
         *,
-        holds_s: float = 30 * 86_400.0,
+        holds_s: float = _LASTING_S,
     ) -> None:
         self.why, self.remedy, self.holds_s = why, remedy, holds_s
         who = f"run {run.run_id} of experiment {run.experiment!r}"
@@ -111,7 +111,7 @@ def parsed(content: bytes, run: ListedRun) -> pa.Table:
         why = " ".join(CONTROLS.sub(REPLACEMENT, str(error)).split())[:200]
         raise BadTableError(run, f"is not readable ({type(error).__name__}: {why})") from error
     if wrong:
-        raise BadTableError(run, wrong, **({"holds_s": PASSING_S} if wrong.endswith(_TO_COME) else {}))
+        raise BadTableError(run, wrong, holds_s=PASSING_S if wrong.endswith(_TO_COME) else _LASTING_S)
     return table
 
 
