@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -46,12 +47,12 @@ NULL_NAMES = ("study", "label", "compiler", "compiler_label", "device", "workloa
 IDS = ("study_id", "cell", "lane", "lane_run_id", "model_id", "engine", "engine_reused", "beaten_by")
 RATES = ("throughput", "latency_p50_ms", "latency_p99_ms", "speedup", "rtr", "ase", "bsr", "throughput_mean")
 HOSTILE: dict[str, Callable[[], pd.DataFrame]] = {
-    **{f"no {name}": lambda name=name: first(name, None) for name in NULL_NAMES},
-    **{f"shell in {name}": lambda name=name: first(name, SHELL) for name in IDS},
-    **{f"zero {name}": lambda name=name: first(name, 0.0) for name in RATES},
-    **{f"negative {name}": lambda name=name: first(name, -1.0) for name in (*RATES, "compile_total_s", "peak_memory_mb")},
-    **{f"infinite {name}": lambda name=name: first(name, math.inf) for name in ("throughput", "speedup", "cpu_percent")},
-    **{f"beside its interval: {name}": lambda name=name: first(name, 3.0 * TABLE[name].iloc[0]) for name in ("throughput", "speedup")},
+    **{f"no {name}": partial(first, name, None) for name in NULL_NAMES},
+    **{f"shell in {name}": partial(first, name, SHELL) for name in IDS},
+    **{f"zero {name}": partial(first, name, 0.0) for name in RATES},
+    **{f"negative {name}": partial(first, name, -1.0) for name in (*RATES, "compile_total_s", "peak_memory_mb")},
+    **{f"infinite {name}": partial(first, name, math.inf) for name in ("throughput", "speedup", "cpu_percent")},
+    **{f"beside its interval: {name}": partial(first, name, 3.0 * TABLE[name].iloc[0]) for name in ("throughput", "speedup")},
     "interval without a figure": lambda: first("throughput", math.nan),
     "interval upside down": lambda: TABLE.assign(
         throughput_ci_low=TABLE["throughput_ci_high"], throughput_ci_high=TABLE["throughput_ci_low"]
