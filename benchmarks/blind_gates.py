@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 from interval_coverage import alike, bursts
 from support.drawn_study import Durations, derived
 
+from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.gate import Side, Threshold, gate
 from mlflow_ngraph.tables import results
 
@@ -45,10 +45,10 @@ def main() -> int:
             blind = 0
             for number in range(pairs):
                 machine = list(SCATTER)[number % 2]
-                table = gate(*_sides(machine, speed, number), [Threshold(metric, -ALLOWED)])
-                green = table[table["outcome"] == "passed"]
+                judged = gate(*_sides(machine, speed, number), [Threshold(metric, -ALLOWED)])
+                green = judged.table[judged.table["outcome"] == "passed"]
                 blind += int((green["notices"] > ALLOWED).sum())
-                counts[machine][_outcome(table, speed)] += 1
+                counts[machine][_outcome(judged, speed)] += 1
             whole = counts["quiet"] + counts["restless"]
             print(f"{metric}, {'equal' if speed == 1 else '5 % slower'}: " + "; ".join(_said(counts)), flush=True)
             print(f"  passed while blind: {blind}")
@@ -57,11 +57,12 @@ def main() -> int:
     return int(failed)
 
 
-def _outcome(table: pd.DataFrame, speed: float) -> str:
+def _outcome(judged: Described, speed: float) -> str:
     """Of equal studies what the gate says; of a slower engine what it says of this one."""
     if speed == 1:
-        return str(table.attrs["outcome"])
+        return str(judged.about["outcome"])
     workload, compiler, batch = PLANTED
+    table = judged.table
     own = (table["label"] == workload) & (table["compiler_label"] == compiler) & (table["batch"] == batch)
     return str(table.loc[own, "outcome"].iloc[0])
 

@@ -101,10 +101,10 @@ def _decide(asked: Mapping[str, object], condition: str, workload: str, home: Pa
     with load:
         directory = run_study(study, home=home, offline=True, resume="never").directory
     record = replay.load(directory)
-    table = recommend(results.from_record(record), objective="throughput")
+    table, about = recommend(results.from_record(record), objective="throughput")
     best = table[table["best"]]["compiler_label"].tolist()
     leading = table[table["rank"] == 1]["compiler_label"].tolist()
-    rivals = [rival["row"]["compiler_label"] for doubt in table.attrs["undecided"] for rival in doubt["rivals"]]
+    rivals = [rival["row"]["compiler_label"] for doubt in about["undecided"] for rival in doubt["rivals"]]
     cells = [cell for lane in record.lanes.values() for cell in lane.cells.values()]
     timed = sum(part["wall_s"] for cell in cells for part in cell.samples)
     departed = sum(bool(cell.left) for cell in cells)

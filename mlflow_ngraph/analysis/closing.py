@@ -18,13 +18,13 @@ def answers(record: StudyRecord) -> list[str]:
 
     frame, asked = results.from_record(record), record.study
     try:
-        table = recommend(
+        _, about = recommend(
             frame, objective=asked.get("objective") or "throughput", limits=limits(asked.get("bounds", {}))
         )
     except UsageError as error:
         return [f"no answer: {error}"]
-    said = {str(answer["workload"]): str(answer["said"]) for answer in table.attrs["answers"]}
-    for nothing in table.attrs["nothing"]:
+    said = {str(answer["workload"]): str(answer["said"]) for answer in about["answers"]}
+    for nothing in about["nothing"]:
         reasons = ", ".join(f"{count} {reason}" for reason, count in nothing["refused"].items())
         text = f"{nothing['label']} on {nothing['device']}: no answer: of {nothing['cells']} cells {reasons}"
         said.setdefault(str(nothing["workload"]), text)

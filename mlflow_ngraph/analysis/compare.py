@@ -11,6 +11,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import rivals, significance
 from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, Comparison
+from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.pivot_cells import PivotCells
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, FILTERED, Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
@@ -58,7 +59,7 @@ def compare(
     best: Sequence[str] = (),
     sort: str | None = None,
     **filters: Sequence[Any] | None,
-) -> pd.DataFrame:
+) -> Described:
     """Build a pivot of one metric over the newest results.
 
     The latest study of each cell counts, even if it failed. Cells that differ in workload, device, flags, precision,
@@ -88,8 +89,8 @@ def compare(
 
     Returns
     -------
-    pd.DataFrame
-        The pivot. ``attrs`` has: ``metric``, ``unit``, ``relative_to`` and ``baseline`` (of ratios); ``cells`` (number
+    Described
+        The pivot. ``about`` has: ``metric``, ``unit``, ``relative_to`` and ``baseline`` (of ratios); ``cells`` (number
         of cells), ``left_out`` (excluded cells by verdict) and ``without_baseline`` (number of cells without one);
         ``added`` (columns added to the rows) and ``refined`` (replaced columns). ``values`` describes each number: its
         cell, ``which`` (columns that separate it from merged cells), verdict, interval, effective precision, fallback
@@ -129,7 +130,7 @@ def compare(
     if best:
         ranked = ranked.leaders(best)
     table = _pivot(ranked, apart.rows, apart.columns, sort)
-    table.attrs = {
+    about = {
         "metric": metric,
         "unit": "1" if relative_to else measured.unit,
         "relative_to": None if relative_to is None else "=".join(relative_to),
@@ -141,7 +142,7 @@ def compare(
         "refined": {old: new for old, new in _REFINED.items() if old in [*rows, *columns] and old not in places},
         "values": ranked.described(apart.rows, places, apart.merged(), relative=relative_to is not None),
     }
-    return table
+    return Described(table, about)
 
 
 @dataclass(frozen=True)

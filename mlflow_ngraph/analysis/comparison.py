@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.cell_columns import CellColumns, Mask, Places, grouped
 from mlflow_ngraph.estimates import ALPHA, Array, Estimate, exactly, unknown
 from mlflow_ngraph.measure import statistics
 from mlflow_ngraph.metrics import BEATEN_BY, METRICS, ROUNDS, Metric, is_complement
@@ -36,8 +37,6 @@ PER_SAMPLE = ("throughput",)
 """Metrics that compare batch sizes by shared rounds, where batch sizes race."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that could be ``ok`` next time. All others blame the model or the compiler."""
-Mask = NDArray[np.bool_]
-Places = NDArray[np.int_]
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,16 @@ class Ratios(Estimate):
     how: NDArray[np.object_]
 
 
-class Comparison:
+class Comparison(CellColumns):
     """Cells of a table, compared by one metric. Cells are positions in the table."""
 
     def __init__(self, frame: pd.DataFrame, metric: Metric) -> None:
-        self.frame = frame
+        super().__init__(frame)
         self.metric = metric
         self._by_round = METRICS[metric.name].by_round if metric.name in METRICS else 0
         self._has_rounds = bool(self._by_round) and {*FIELD, ROUNDS} <= set(frame.columns)
         self._rounds: dict[int, dict[str, float]] = {}
         self._pairs: dict[tuple[int, int], tuple[float, float, float]] = {}
-        self._keys: dict[tuple[str, ...], Places] = {}
 
     @cached_property
     def figures(self) -> Estimate:
@@ -77,8 +75,9 @@ class Comparison:
         """
         measured = self._ok & ~np.isnan(self.numbers)
         able: Mask = measured & ~self._alone
+        fields = grouped(self._together, np.flatnonzero(measured))
         for place in np.flatnonzero(measured & self._alone):
-            others = np.flatnonzero(measured & (self._together == self._together[place]))
+            others = fields[int(self._together[place])]
             able[place] = bool(self._paired(np.full(len(others), place), others).known.any())
         return able
 
@@ -96,7 +95,7 @@ class Comparison:
     @cached_property
     def optimistic(self) -> Array:
         """Better end of each figure's interval."""
-        low, high = significance.interval(self.frame, self.metric.name)
+        low, high = self.interval(self.metric.name)
         ends = (np.fmin(self.numbers, low), np.fmax(self.numbers, high))
         return ends[self.metric.better != "lower"]
 
@@ -162,7 +161,7 @@ class Comparison:
         """
         for name, said in SECOND.items():
             if name in self.frame.columns:
-                values = self.frame[name].to_numpy(float)[places]
+                values = self.column(name)[places].astype(float)
                 if values.max() > (1 + AS_GOOD) * values.min():
                     return int(places[np.argmin(values)]), said
         return first, ""
@@ -187,7 +186,7 @@ class Comparison:
         beaten = np.zeros(len(places), bool)
         if BEATEN_BY not in self.frame.columns or not self._has_rounds:
             return beaten
-        texts = [self.frame[name].to_numpy(object) for name in ("study_id", "cell", BEATEN_BY)]
+        texts = [self.column(name) for name in ("study_id", "cell", BEATEN_BY)]
         where = {(texts[0][place], texts[1][place]): place for place in among[self.ranks[among]]}
         rivals = np.array([where.get((texts[0][place], texts[2][place]), -1) for place in places], int)
         beaten[:] = rivals >= 0
@@ -228,7 +227,7 @@ class Comparison:
     def _cells(self) -> Places:
         """Number the cells of each study; rows without an id get a number of their own."""
         names = ("study_id", "cell")
-        return self._codes(names) if set(names) <= set(self.frame.columns) else np.arange(len(self.frame))
+        return self.codes(names) if set(names) <= set(self.frame.columns) else np.arange(len(self.frame))
 
     @cached_property
     def _together(self) -> Places:
@@ -236,7 +235,12 @@ class Comparison:
         if not self._has_rounds:
             return np.arange(len(self.frame))
         per_sample = self.metric.name in PER_SAMPLE
-        return self._codes([name for name in FIELD if name != "batch" or not per_sample])
+        return self.codes([name for name in FIELD if name != "batch" or not per_sample])
+
+    @cached_property
+    def _ok_by_study(self) -> dict[int, Places]:
+        """Cells that are ``ok``, by the number of workload and study."""
+        return grouped(self.codes(FIELD[:2]), np.flatnonzero(self._ok))
 
     @cached_property
     def _names(self) -> Places:
@@ -250,20 +254,9 @@ class Comparison:
     def _verdicts(self, names: Iterable[str]) -> Mask:
         return np.asarray(self.frame["verdict"].isin(list(names)), bool)
 
-    def _codes(self, names: Sequence[str]) -> Places:
-        """Number the rows that are equal in the existing columns. Missing values are equal."""
-        known = self._keys.get(tuple(names))
-        if known is None:
-            values = [self.frame[name].to_numpy(object) for name in names if name in self.frame.columns]
-            values.append(np.zeros(len(self.frame), object))
-            keys = zip(*(np.where(pd.isna(column), "", column).tolist() for column in values), strict=True)
-            numbers: dict[tuple[object, ...], int] = {}
-            known = self._keys[tuple(names)] = np.array([numbers.setdefault(key, len(numbers)) for key in keys], int)
-        return known
-
     def other_choice(self, place: int, places: Places) -> Mask:
         """Mark cells that differ from one in more than the batch size."""
-        other: Mask = self._codes(CHOICE)[places] != self._codes(CHOICE)[place]
+        other: Mask = self.codes(CHOICE)[places] != self.codes(CHOICE)[place]
         return other
 
     def _paired(self, tops: Places, bottoms: Places) -> Estimate:
@@ -272,7 +265,7 @@ class Comparison:
         differences: dict[int, dict[tuple[int, int], Array]] = defaultdict(dict)
         related = np.flatnonzero((self._together[tops] == self._together[bottoms]) & (tops != bottoms)).tolist()
         asked = {place: (int(tops[place]), int(bottoms[place])) for place in related} if self._has_rounds else {}
-        for pair in set(asked.values()) - self._pairs.keys():
+        for pair in {pair for pair in asked.values() if pair not in self._pairs}:
             top, bottom = map(self._logs, pair)
             logs = np.array([self._by_round * (bottom[name] - log) for name, log in top.items() if name in bottom])
             self._pairs[pair] = (math.nan, math.nan, math.nan)
@@ -288,7 +281,7 @@ class Comparison:
     def _logs(self, place: int) -> dict[str, float]:
         known = self._rounds.get(place)
         if known is None:
-            text = self.frame[ROUNDS].iat[place]
+            text = self.column(ROUNDS)[place]
             known = self._rounds[place] = json.loads(text) if isinstance(text, str) and text else {}
         return known
 
@@ -301,12 +294,13 @@ class Comparison:
         found = unknown(len(tops))
         if not self._has_rounds:
             return found
-        study, field, choice = self._codes(FIELD[:2]), self._codes(FIELD), self._codes(CHOICE)
+        study, field, choice = self.codes(FIELD[:2]), self.codes(FIELD), self.codes(CHOICE)
         related = asked & (study[tops] == study[bottoms]) & (choice[tops] != choice[bottoms])
         for place in np.flatnonzero(related).tolist():
             ends = tops[place], bottoms[place]
-            linked = [(field == field[end]) | (choice == choice[end]) for end in ends]
-            third = np.flatnonzero(self._ok & (study == study[ends[0]]) & linked[0] & linked[1])
+            own = self._ok_by_study.get(int(study[ends[0]]), np.zeros(0, int))
+            linked = [(field[own] == field[end]) | (choice[own] == choice[end]) for end in ends]
+            third = own[linked[0] & linked[1]]
             one, other = (self._step(np.full(len(third), end), third) for end in ends)
             ways = one.over(other)
             if ways.known.any():
@@ -316,7 +310,7 @@ class Comparison:
 
     def _step(self, tops: Places, bottoms: Places) -> Estimate:
         """Ratios by rounds within a field, and by figures between batch sizes of one choice."""
-        field = self._codes(FIELD)
+        field = self.codes(FIELD)
         figures = self.figures.take(tops).over(self.figures.take(bottoms))
         return self._paired(tops, bottoms).where(field[tops] == field[bottoms], figures)
 
@@ -325,7 +319,7 @@ class Comparison:
 
         A winner without an interval is represented by the best cell of its field with one.
         """
-        field = self._codes(FIELD)[places]
+        field = self.codes(FIELD)[places]
         inside = [places[field == number] for number in dict.fromkeys(field.tolist())]
         leads = {}
         for own in inside:
@@ -374,7 +368,7 @@ class Comparison:
 
     def _beaten(self, places: Places) -> Mask:
         """Mark ranking cells that clearly lose to another one of their field."""
-        field = self._codes(FIELD)[places]
+        field = self.codes(FIELD)[places]
         leads = {number: self._first(places[field == number]) for number in set(field.tolist())}
         low, high = self.ratios(places, [leads[number] for number in field.tolist()]).ends
         with np.errstate(invalid="ignore"):

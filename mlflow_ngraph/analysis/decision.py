@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import fleet_choice, significance, undecided
-from mlflow_ngraph.analysis.comparison import Comparison, Mask, Places
+from mlflow_ngraph.analysis.cell_columns import Mask, Places
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.rivals import rivals_of
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.metrics import METRICS, Metric, is_complement
 from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.tables import baselines
-from mlflow_ngraph.text import UNSTEADY_MARK, missing, plain, rounded
+from mlflow_ngraph.text import UNSTEADY_MARK, plain, rounded
 
 _three = partial(rounded, digits=3)
 
@@ -208,13 +209,13 @@ def of_fleet(
 
 
 def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
-    rows, metric = comparison.frame, comparison.metric
+    metric = comparison.metric
     ranked = asked[comparison.ranks[asked]]
     equals = comparison.ordered(comparison.equals(lead, ranked))
     others = equals[equals != lead]
-    row = _row(rows, lead)
+    row = comparison.row(lead)
     figure = undecided.figure(row[metric.name], metric.name, metric.unit)
-    low, high = (plain(end[0]) for end in significance.interval(rows.iloc[[lead]], metric.name))
+    low, high = (plain(end[lead]) for end in comparison.interval(metric.name))
     if low is not None and high is not None:
         figure += f" [{_three(low)}, {_three(high)}]"
     return Answer(
@@ -224,7 +225,7 @@ def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
         row=row,
         figure=figure,
         gains=_gains(comparison, lead, ranked),
-        equals=[_row(rows, place) for place in others.tolist()],
+        equals=[comparison.row(place) for place in others.tolist()],
         criterion=comparison.preferred(lead, equals)[1] if len(others) else "",
         rivals=rivals_of(comparison, lead, asked),
     )
@@ -235,20 +236,16 @@ def _gains(comparison: Comparison, lead: int, ranked: Places) -> list[Gain]:
     name = comparison.metric.name
     if name not in METRICS or not METRICS[name].by_round or "speedup" not in comparison.frame:
         return []
-    rows = comparison.frame.iloc[ranked[~comparison.other_choice(lead, ranked)]].sort_values("batch", kind="stable")
-    own = rows["cell"] == comparison.frame["cell"].iloc[lead]
-    rows = pd.concat([rows[own], rows[~own]])
-    low, high = significance.interval(rows, "speedup")
-    columns = rows["batch"], rows["speedup"], low, high, significance.unsteady(rows, "speedup")
+    batches, cells, speedups = (comparison.column(name) for name in ("batch", "cell", "speedup"))
+    low, high = comparison.interval("speedup")
+    alike = ranked[~comparison.other_choice(lead, ranked)].tolist()
+    alike.sort(key=lambda place: (cells[place] != cells[lead], batches[place]))
+    touched = significance.unsteady(comparison.frame.iloc[alike], "speedup")
     return [
-        Gain(int(batch), float(value), plain(left), plain(right), bool(touched))
-        for batch, value, left, right, touched in zip(*columns, strict=True)
-        if not missing(value)
+        Gain(int(batches[place]), float(speedups[place]), plain(low[place]), plain(high[place]), bool(noisy))
+        for place, noisy in zip(alike, touched, strict=True)
+        if speedups[place] is not None
     ]
-
-
-def _row(rows: pd.DataFrame, place: int) -> dict[str, Any]:
-    return {str(name): plain(value) for name, value in rows.iloc[place].items()}
 
 
 def _near(table: pd.DataFrame, metric: Metric) -> list[Rival]:

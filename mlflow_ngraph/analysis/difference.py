@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import results, significance, study_names
 from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
@@ -103,7 +104,7 @@ def read(named: str, tracking_uri: str | None = None) -> Run:
     )
 
 
-def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFrame:
+def difference(left: Run, right: Run, metric: str = "throughput") -> Described:
     """Compare two runs.
 
     Cells correspond if workload, compiler with flags, precision, mode and batch size are equal; for two lanes, if the
@@ -111,8 +112,8 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFram
 
     Returns
     -------
-    pd.DataFrame
-        One row per difference and per cell of both runs, with the columns of `COLUMNS`. ``attrs`` has ``cells`` (number
+    Described
+        One row per difference and per cell of both runs, with the columns of `COLUMNS`. ``about`` has ``cells`` (number
         of cells of both runs), ``left_only`` and ``right_only`` (numbers of cells of one run).
 
     Raises
@@ -139,13 +140,13 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> pd.DataFram
     ]
     table: pd.DataFrame = pd.DataFrame(rows, columns=list(COLUMNS))
     table["differs"] = table["differs"].astype(bool)
-    table.attrs = {
+    about = {
         "metric": metric,
         "cells": len(pairs),
         "left_only": len(left.frame) - len(pairs),
         "right_only": len(right.frame) - len(pairs),
     }
-    return table
+    return Described(table, about)
 
 
 def _pairs(both: pd.DataFrame, count: int, keys: Sequence[str]) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from mlflow_ngraph.analysis import between_studies, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import Estimate
@@ -100,7 +101,7 @@ def gate(
     *,
     across_machines: bool = False,
     history: pd.DataFrame | None = None,
-) -> pd.DataFrame:
+) -> Described:
     """Compare every ``ok`` cell of the baseline with the candidate's.
 
     A cell fails if its loss exceeds the threshold and Holm's method over all cells and metrics rejects equality. For
@@ -122,11 +123,12 @@ def gate(
 
     Returns
     -------
-    pd.DataFrame
+    Described
         One row per cell and metric, with the columns of `COLUMNS`. ``outcome`` is ``passed``, ``failed``, ``could not
         tell``, ``missing`` (in the candidate), ``not ok`` (in the candidate) or ``unmeasured`` (on either side).
-        ``attrs`` has: ``outcome`` (of the gate), ``tested`` (number of hypotheses), ``common`` (number of cells of both
-        sides), ``labels`` (models of both sides), ``changed`` (those with other weights or code), ``new`` (number of cells of the candidate alone), ``skipped`` (number
+        ``about`` has: ``outcome`` (of the gate), ``tested`` (number of hypotheses), ``common`` (number of cells of both
+        sides), ``labels`` (models of both sides), ``changed`` (those with other weights or code), ``new`` (number of
+        cells of the candidate alone), ``skipped`` (number
         of cells that are not ``ok`` in the baseline), ``machines`` (of both sides), ``between_studies`` (variance
         between studies by metric), ``candidate``, ``baseline`` and ``thresholds``.
 
@@ -167,7 +169,7 @@ def gate(
     marks = _marks(both, keys)
     known = {marks[place] for place in old}
     outcomes = set(judged["outcome"])
-    judged.attrs = {
+    about = {
         "outcome": FAILED if outcomes - {PASSED, COULD_NOT_TELL} else max(outcomes, key=order.__getitem__),
         "common": sum(match is not None for _, match in matches),
         "labels": {side: sorted(both["label"].iloc[places].dropna().unique()) if "label" in both else []
@@ -184,7 +186,7 @@ def gate(
         "baseline": baseline.name,
         "thresholds": {name: float(bound) for name, bound in bounds.items()},
     }  # fmt: skip
-    return judged
+    return Described(judged, about)
 
 
 def _between(

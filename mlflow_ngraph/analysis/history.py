@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mlflow_ngraph.analysis import cells, significance
 from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.metrics import is_complement
 from mlflow_ngraph.tables import baselines, distinct
@@ -26,7 +27,7 @@ new one begins."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.DataFrame:
+def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> Described:
     """Collect the results of a cell, in order of time.
 
     Parameters
@@ -39,10 +40,10 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
 
     Returns
     -------
-    pd.DataFrame
-        One row per study, with the columns of `COLUMNS`. ``attrs`` has ``cell``, ``label``, ``device``,
-        ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``models`` (number of different weights or codes),
-        ``machines`` (others that measured the cell) and ``changes`` (number of changes of level).
+    Described
+        One row per study, with the columns of `COLUMNS`. ``about`` has ``cell``, ``label``, ``device``,
+        ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``models`` (number of different
+        weights or codes), ``machines`` (others that measured the cell) and ``changes`` (number of changes of level).
 
     Raises
     ------
@@ -69,7 +70,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
     studies["unsteady"] = significance.unsteady(rows, metric)
     starts = _add_levels(studies, rows, metric)
     table: pd.DataFrame = studies[list(COLUMNS)]
-    table.attrs = {
+    about = {
         **{name: str(newest[name]) for name in ("cell", "label", "device", "compiler_label", "precision")},
         "batch": int(newest["batch"]),
         "metric": metric,
@@ -80,7 +81,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> pd.Da
         "machines": int(same["fingerprint"].nunique(dropna=False)) - 1,
         "changes": starts,
     }
-    return table
+    return Described(table, about)
 
 
 def sparkline(values: Sequence[float]) -> str:

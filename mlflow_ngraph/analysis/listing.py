@@ -7,6 +7,7 @@ about permissions and workspaces.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ _ASKED_AT_ONCE = 100
 _IN_EVERY_LANE = "cells_total"
 """A metric of every lane run. Reading whole runs would be slow."""
 _HISTORIES = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _STUDIES = f"tags.`{Tag.KIND}` = '{Kind.STUDY}'"
 _LANES = f"tags.`{Tag.KIND}` = '{Kind.LANE}'"
 
@@ -55,8 +57,9 @@ class ListedRun:
 
     @property
     def digest(self) -> str:
-        """sha256 of the results table; empty if not recorded."""
-        return self.tags.get(Tag.RESULTS_SHA256, "")
+        """sha256 of the results table; empty if not recorded, or no sha256."""
+        text = self.tags.get(Tag.RESULTS_SHA256, "")
+        return text if _SHA256.fullmatch(text) else ""
 
 
 class Server:

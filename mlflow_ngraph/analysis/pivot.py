@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mlflow_ngraph.analysis.described import Described
+
 T = TypeVar("T")
 Key = tuple[str, ...]
 
@@ -23,24 +25,25 @@ class Pivot:
     row_keys: tuple[Key, ...]
     """Keys of each row, in order."""
     column_keys: tuple[Key, ...]
-    attrs: dict[str, Any]
-    """``attrs`` of the table."""
+    about: dict[str, Any]
+    """Facts about the table, and each number in ``values``."""
 
     @classmethod
-    def of(cls, table: pd.DataFrame) -> Pivot:
+    def of(cls, compared: Described) -> Pivot:
+        table, about = compared
         return cls(
             rows=tuple(map(str, table.index.names)),
             columns=tuple(map(str, table.columns.names)),
             row_keys=tuple(_keys(table.index)),
             column_keys=tuple(_keys(table.columns)),
-            attrs={str(name): value for name, value in table.attrs.items()},
+            about=about,
         )
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Pivot:
         """Inverse of `to_plain`."""
         rows, columns = (tuple(map(tuple, plain[name])) for name in ("row_keys", "column_keys"))
-        return cls(tuple(plain["rows"]), tuple(plain["columns"]), rows, columns, plain["attrs"])
+        return cls(tuple(plain["rows"]), tuple(plain["columns"]), rows, columns, plain["about"])
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -49,7 +52,7 @@ class Pivot:
     def cells(self, shown: Callable[[dict[str, Any]], T], missing: T) -> list[list[T]]:
         """Line for each row, with the facts about each number."""
         names = (*self.rows, *self.columns)
-        by_place = {tuple(value[name] for name in names): shown(value) for value in self.attrs["values"]}
+        by_place = {tuple(value[name] for name in names): shown(value) for value in self.about["values"]}
         return [[by_place.get((*row, *column), missing) for column in self.column_keys] for row in self.row_keys]
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.comparison import Comparison, Mask, Places
+from mlflow_ngraph.analysis.cell_columns import Mask, Places
+from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.estimates import ALPHA, Array, Estimate
 from mlflow_ngraph.metrics import NOISE, VARIABLES, Metric

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from mlflow_ngraph.analysis import between_studies, decision, fleet_choice, riva
 from mlflow_ngraph.analysis.between_studies import Between, Machine
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
 from mlflow_ngraph.errors import UnknownNameError, UsageError
@@ -48,7 +50,7 @@ def recommend(
     front: Sequence[str] = (),
     selection: Selection | None = None,
     **filters: Sequence[Any] | None,
-) -> pd.DataFrame:
+) -> Described:
     """Recommend a cell for each workload and device, with ties and losses.
 
     The latest study of each cell counts. Only ``ok`` cells are recommended. There is no recommendation where another
@@ -74,9 +76,9 @@ def recommend(
 
     Returns
     -------
-    pd.DataFrame
+    Described
         One row per cell that keeps all limits (with ``fleet``: whose choice does on all devices), the best first, with
-        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``attrs`` has: ``answers`` (a sentence for each
+        the columns of `COLUMNS`; docs/how-to/decide.md explains them. ``about`` has: ``answers`` (a sentence for each
         workload and device), ``undecided`` (those without a ``best``, with their ``rivals``), ``nothing`` (workloads
         and devices without a candidate, with reasons), ``between_studies`` (variance between studies of a machine),
         ``objective``, ``metric``, ``baseline`` (of ratios), ``unit``, ``better``, ``limits``, ``fleet`` and ``front``.
@@ -119,10 +121,10 @@ def recommend(
         table = _described(ranked, candidates, metric, shown, metrics)
         answers = list(decision.of_fleet(table, candidates, chosen[noisy], metrics[metric], chosen, fleet))
     undecided = [answer for answer in answers if not answer.decided]
-    for answer in undecided:
-        own = table["workload"] == answer.workload
-        table.loc[own & (table["device"] == answer.device if answer.device is not None else True), "best"] = False
-    table.attrs = {
+    open_ = {(answer.workload, answer.device) for answer in undecided}
+    cells = zip(table["workload"], table["device"], strict=True)
+    table["best"] &= np.array([not open_ & {(workload, device), (workload, None)} for workload, device in cells], bool)
+    about = {
         "objective": objective,
         "metric": metric,
         "baseline": next((label for name in asked_for for label in baselines.of(chosen, metrics[name])), None),
@@ -136,7 +138,7 @@ def recommend(
         "undecided": [answer.to_plain() for answer in undecided],
         "between_studies": [known.to_plain(machine) for machine, known in between.items()],
     }
-    return table
+    return Described(table, about)
 
 
 def _metrics(frame: pd.DataFrame) -> dict[str, Metric]:
@@ -199,11 +201,12 @@ def _per_device(
 ) -> pd.DataFrame:
     """Rank candidates within each workload and device, with ties, losses, and possible leaders of another study."""
     parts = []
+    machines = between_studies.machines(compared.frame)
     for places in groups:
         first = np.arange(len(places)) == 0
         ratios = compared.ratios(places, np.full(len(places), places[0]))
         tied = compared.tied(int(places[0]), places)
-        hours = between_studies.widened(ratios, between_studies.machines(compared.frame.iloc[places]), between)
+        hours = between_studies.widened(ratios, [machines[place] for place in places.tolist()], between)
         may_lead = compared.could_beat(hours) & ~(tied | compared.left(places, places) | first)
         cost = losses(ratios, compared.numbers[places], compared.metric)
         parts.append(
@@ -265,13 +268,14 @@ def _described(
     table["value"] = table[metric]
     table["ci_low"], table["ci_high"] = significance.interval(table, metric)
     table["on_front"] = False
-    for inside in table.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
-        places = np.asarray(inside, int)
-        values = table[list(shown)].to_numpy(float, na_value=np.nan)[places]
-        if shown:
-            table.loc[places, "on_front"] = on_front(values, [metrics[name].better == "lower" for name in shown])
+    if shown:
+        values, front = table[list(shown)].to_numpy(float, na_value=np.nan), np.zeros(len(table), bool)
+        lower = [metrics[name].better == "lower" for name in shown]
+        for places in table.groupby(["workload", "device"], sort=False, dropna=False).indices.values():
+            front[places] = on_front(values[places], lower)
+        table["on_front"] = front
     table["pull"] = [
-        "" if pd.isna(model) or not model else f"mlflow-ngraph engine pull models:/{model}"
+        "" if pd.isna(model) or not model else shlex.join(["mlflow-ngraph", "engine", "pull", f"models:/{model}"])
         for model in table["model_id"]
     ]
     described: pd.DataFrame = table[[*COLUMNS, *(name for name in shown if name not in COLUMNS)]]

@@ -193,8 +193,11 @@ def joined(read: Sequence[tuple[str, ListedRun, pa.Table]], columns: Collection[
     """Join tables into one frame, with columns of their runs and with distinct names."""
     parts = []
     for server, run, table in read:
-        values = (server, run.experiment, run.tags.get(listing.GIT_COMMIT), run.tags.get(listing.USER))
-        for name, value in zip(RUN_COLUMNS, values, strict=True):
+        # A table may name any run: its rows belong to the one in which it lies.
+        known = (server, run.experiment, run.tags.get(listing.GIT_COMMIT), run.tags.get(listing.USER))
+        values = {"run_id": run.run_id, **dict(zip(RUN_COLUMNS, known, strict=True))}
+        table = table.drop_columns([name for name in values if name in table.column_names])  # noqa: PLW2901
+        for name, value in values.items():
             table = table.append_column(name, pa.array([value] * table.num_rows, pa.large_string()))  # noqa: PLW2901
         parts.append(cast(table))
     if not parts:

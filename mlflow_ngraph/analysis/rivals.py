@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
-from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.comparison import CHOICE, FIELD, Comparison, Places
+from mlflow_ngraph.analysis.cell_columns import Places
+from mlflow_ngraph.analysis.comparison import CHOICE, FIELD, Comparison
 from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
 from mlflow_ngraph.estimates import LEVEL, Estimate, quantile
 from mlflow_ngraph.metrics import BEATEN_BY, with_estimates
@@ -51,7 +50,7 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
     ratios = compared.ratios(places, np.full(len(places), answer))
     low, high = ratios.interval()
     for place, fields in enumerate(_described(compared, places, answer)):
-        repetitions = _again(compared.frame.iloc[places[place]], ratios.take(place), compared.low_is_better)
+        repetitions = _again(compared, int(places[place]), ratios.take(place))
         yield Rival(
             **fields,
             ratio=plain(ratios.value[place]),
@@ -66,36 +65,33 @@ def _described(compared: Comparison, places: Places, answer: int | None) -> Iter
     """Fields of each rival, the best figure first."""
     metric = compared.metric
     places = places[np.argsort(compared.badness[places], kind="stable")]
-    rows = compared.frame.iloc[places]
-    cells = rows.reindex(columns=list(COLUMNS))
-    texts = cells.astype(object).where(cells.notna(), None).to_dict("records")
-    values = [compared.numbers[places], *significance.interval(rows, metric.name)]
+    values = [compared.numbers, *compared.interval(metric.name)]
     choice = np.zeros(len(places), bool) if answer is None else ~compared.other_choice(answer, places)
     same = np.zeros(len(places), bool)
     for name in ("model_id", "engine"):
-        if answer is not None and name in rows and (own := plain(compared.frame[name].iat[answer])):
-            same |= choice & (rows[name] == own).fillna(False).to_numpy(bool)
-    for place, row in enumerate(texts):
+        if answer is not None and (own := compared.column(name)[answer]):
+            same |= choice & (compared.column(name)[places] == own)
+    for number, place in enumerate(places.tolist()):
         value, low, high = (plain(part[place]) for part in values)
         yield {
-            "row": row,
+            "row": compared.row(place, COLUMNS),
             "metric": metric.name,
             "unit": metric.unit,
             "better": metric.better,
             "value": value,
             "ci_low": low,
             "ci_high": high,
-            "same_choice": bool(choice[place]),
-            "same_engine": bool(same[place]),
+            "same_choice": bool(choice[number]),
+            "same_engine": bool(same[number]),
         }
 
 
-def _again(rival: pd.Series[Any], ratio: Estimate, low_is_better: bool) -> int | None:
+def _again(compared: Comparison, rival: int, ratio: Estimate) -> int | None:
     """Repetitions that would separate a rival from the answer, if both figures are right."""
-    rounds, repetitions = _number(rival, "rounds"), _number(rival, "repetitions")
+    rounds, repetitions = (_number(compared.column(name)[rival]) for name in ("rounds", "repetitions"))
     if not (rounds >= 2 and repetitions > 0 and ratio.known):
         return None
-    gain = float(ratio.log) * (-1 if low_is_better else 1)
+    gain = float(ratio.log) * (-1 if compared.low_is_better else 1)
     enough = max(math.log(1 + AS_GOOD) - gain, gain)
     # With few rounds the interval is wide because they are few. More of them help by more than their root.
     freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
@@ -105,6 +101,5 @@ def _again(rival: pd.Series[Any], ratio: Estimate, low_is_better: bool) -> int |
     return more
 
 
-def _number(row: pd.Series[Any], name: str) -> float:
-    value: Any = row.get(name)
-    return math.nan if value is None or pd.isna(value) else float(value)
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

@@ -7,9 +7,10 @@ and deleted ones are never looked up. Several processes may share the directory:
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +21,16 @@ from pyarrow import ipc
 
 from mlflow_ngraph import user_cache
 from mlflow_ngraph.analysis.listing import PARALLEL, ListedRun, Server
-from mlflow_ngraph.analysis.table_checks import BadTableError, parsed
-from mlflow_ngraph.text import harmless
+from mlflow_ngraph.analysis.table_checks import PASSING_S, BadTableError, parsed
+from mlflow_ngraph.text import counted, harmless
 from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.version import __version__
 
+_ACCEPTED, _REFUSED = ".arrow", ".refused"
+"""Endings of files in the cache: tables, and reasons why one is refused."""
+_OTHER_FILE = "is not the file whose digest the run's tags tell"
+_NAMED = 3
+"""Most invalid tables that are named."""
 _ATTEMPTS = 3
 """Attempts at reading a table that does not match its digest. Another process may be replacing both."""
 _LONGEST_RECORDING = 50
@@ -67,16 +74,34 @@ class TableCache:
             sink.write_table(table)
         user_cache.keep(self._path(run), memoryview(content.getvalue()))
 
+    def look_up(self, run: ListedRun, columns: Collection[str] | None) -> _Read:
+        """Current table of a run, or its refusal; None if this machine knows neither."""
+        table = self.get(run, columns)
+        return self._refused(run) if table is None else table
+
+    def _refused(self, run: ListedRun) -> BadTableError | None:
+        """Refusal of the current table of a run, if this version has refused it."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(self._path(run).with_suffix(_REFUSED).read_bytes())
+            if run.digest and kept["version"] == __version__ and time.time() < kept["until"]:
+                return BadTableError(run, str(kept["why"]), str(kept["remedy"]), holds_s=0.0)
+        return None
+
+    def refuse(self, run: ListedRun, error: BadTableError) -> None:
+        """Remember that the table of a run is invalid."""
+        said = {"version": __version__, "why": error.why, "remedy": error.remedy, "until": time.time() + error.holds_s}
+        user_cache.keep(self._path(run).with_suffix(_REFUSED), json.dumps(said).encode())
+
     def keep_only(self, runs: Sequence[ListedRun]) -> None:
         """Remove tables of other runs, and earlier tables of these."""
-        current = {self._path(run).name for run in runs}
+        current = {self._path(run).with_suffix(ending).name for run in runs for ending in (_ACCEPTED, _REFUSED)}
         with suppress(OSError):
             for entry in os.scandir(self._directory):
                 if entry.name not in current and not entry.name.startswith("."):
                     Path(entry.path).unlink(missing_ok=True)
 
     def _path(self, run: ListedRun) -> Path:
-        return self._directory / f"{run.run_id}-{run.digest[:32]}.arrow"
+        return self._directory / f"{run.run_id}-{run.digest[:32]}{_ACCEPTED}"
 
 
 def read(
@@ -85,6 +110,8 @@ def read(
     columns: Collection[str] | None,
     cache: TableCache | None,
     refused: Callable[[str], None],
+    *,
+    patient: bool = True,
 ) -> list[tuple[ListedRun, pa.Table]]:
     """Tables of study runs, in order. Runs without a valid table are left out.
 
@@ -95,24 +122,31 @@ def read(
     cache : TableCache | None
         None reads everything from the server.
     refused : Callable[[str], None]
-        Called with a message for each invalid table.
+        Called with a message for each of the first invalid tables, and with the number of the others.
+    patient : bool
+        Wait for tables that are recorded at this moment.
 
     Raises
     ------
     TrackingError
         The server cannot be reached.
     """
-    by_run: dict[str, _Read] = {run.run_id: cache.get(run, columns) if cache else None for run in runs}
+    by_run: dict[str, _Read] = {run.run_id: cache.look_up(run, columns) if cache else None for run in runs}
     missing = [run for run in runs if by_run[run.run_id] is None]
     with ThreadPoolExecutor(PARALLEL) as pool:
         _fill(by_run, missing, pool.map(lambda run: _attempt(_quickly, server, run, cache), missing), columns)
         missing = [run for run in missing if by_run[run.run_id] is None]
-        if missing:
+        if missing and patient:
             with server.talking():
-                _fill(by_run, missing, pool.map(lambda run: _attempt(_patiently, server, run, cache), missing), columns)
-    for table in by_run.values():
-        if isinstance(table, BadTableError):
-            refused(str(table))
+                _fill(by_run, missing, _patiently(server, missing, cache, pool), columns)
+    if not patient:
+        by_run.update((run.run_id, BadTableError(run, _OTHER_FILE, holds_s=PASSING_S)) for run in missing)
+    bad = [(run, error) for run in runs if isinstance(error := by_run[run.run_id], BadTableError)]
+    for run, error in bad:
+        if cache is not None and run.digest and error.holds_s:
+            cache.refuse(run, error)
+    for text in _listed([str(error) for _, error in bad]):
+        refused(text)
     tables = ((run, by_run[run.run_id]) for run in runs)
     return [(run, table) for run, table in tables if isinstance(table, pa.Table) and table.num_rows]
 
@@ -140,7 +174,7 @@ def _attempt(
         return error
     except Exception as error:  # noqa: BLE001 - whatever a store raises that one run names as its own
         why = harmless(connection.one_line(error, server.uri)) or type(error).__name__
-        return BadTableError(run, f"cannot be fetched ({why})")
+        return BadTableError(run, f"cannot be fetched ({why})", holds_s=0.0)
 
 
 def _quickly(server: Server, run: ListedRun, cache: TableCache | None) -> pa.Table | None:
@@ -151,22 +185,38 @@ def _quickly(server: Server, run: ListedRun, cache: TableCache | None) -> pa.Tab
     return _kept(run, content, cache)
 
 
-def _patiently(server: Server, run: ListedRun, cache: TableCache | None) -> pa.Table | None:
-    unchanged = 0
-    for _ in range(_LONGEST_RECORDING):
+def _patiently(
+    server: Server, runs: Sequence[ListedRun], cache: TableCache | None, pool: ThreadPoolExecutor
+) -> list[_Read]:
+    """Read tables that may be recorded at this moment. All wait together, so that one holds up no other."""
+    current, found = {run.run_id: run for run in runs}, dict[str, _Read]()
+    attempts = dict.fromkeys(current, 0)
+
+    def look(server: Server, run: ListedRun, cache: TableCache | None) -> pa.Table | None:
         content = server.results(run)
         if content is None:
             return None
         if run.digest and _digest(content) == run.digest:
             return _kept(run, content, cache)
         # Recording a study replaces the table first, and then the tag.
-        time.sleep(_BETWEEN_S)
-        now = server.reload(run)
-        unchanged = unchanged + 1 if now.digest == run.digest else 0
-        run = now
-        if unchanged == _ATTEMPTS:
+        current[run.run_id] = now = server.reload(run)
+        attempts[run.run_id] = attempts[run.run_id] + 1 if now.digest == run.digest else 0
+        raise BadTableError(now, _OTHER_FILE, holds_s=PASSING_S)
+
+    waiting = [*runs]
+    for _ in range(_LONGEST_RECORDING):
+        tables = pool.map(lambda run: _attempt(look, server, run, cache), waiting)
+        found.update(zip([run.run_id for run in waiting], tables, strict=True))
+        waiting = [current[name] for name, tried in attempts.items() if _open(found[name]) and tried < _ATTEMPTS]
+        if not waiting:
             break
-    raise BadTableError(run, "is not the file whose digest the run's tags tell")
+        time.sleep(_BETWEEN_S)
+    return [found[run.run_id] for run in runs]
+
+
+def _open(table: _Read) -> bool:
+    """True if a table is not the one of its tag yet."""
+    return isinstance(table, BadTableError) and table.why == _OTHER_FILE
 
 
 def _kept(run: ListedRun, content: bytes, cache: TableCache | None) -> pa.Table:
@@ -178,3 +228,11 @@ def _kept(run: ListedRun, content: bytes, cache: TableCache | None) -> pa.Table:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _listed(refusals: Sequence[str]) -> Iterator[str]:
+    """First refusals, and the number of the others."""
+    yield from refusals[:_NAMED]
+    if len(refusals) > _NAMED:
+        more = counted(len(refusals) - _NAMED, "more table is", "more tables are")
+        yield f"{more} left out as invalid; --experiment reads the runs of some experiments alone"

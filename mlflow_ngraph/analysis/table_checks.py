@@ -12,17 +12,21 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
 
 from mlflow_ngraph.analysis.listing import ListedRun
 from mlflow_ngraph.errors import TrackingError
+from mlflow_ngraph.estimates import Array
 from mlflow_ngraph.metrics import (
+    BEATEN_BY,
     FREEDOM,
     HIGH,
     LOG_ERROR,
     LOW,
+    METRICS,
     MODEL_COLUMNS,
     ROUNDS,
     TEXT_COLUMNS,
@@ -30,16 +34,24 @@ from mlflow_ngraph.metrics import (
     Better,
 )
 from mlflow_ngraph.tables import results_file
-from mlflow_ngraph.tables.columns import NUMBERS, cast
+from mlflow_ngraph.tables.columns import cast
 from mlflow_ngraph.text import CONTROLS, REPLACEMENT
+from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 from mlflow_ngraph.verdicts import Verdict
 
-_NAMED = ("study_id", "cell", "workload", "compiler", "device", "precision", "verdict")
+_NAMED = (
+    "study_id", "study", "cell", "lane", "workload", "label", "compiler", "compiler_label", "device", "precision", "mode",
+    "verdict",
+)  # fmt: skip
 """Text columns without missing values."""
 _NEEDED = (*_NAMED, "batch", *TIME_COLUMNS)
-_POSITIVE = re.compile(r"(?:throughput|latency|speedup)(?:_\w+)?")
-"""Metrics that are never negative."""
+_IDS = ("study_id", "cell", "lane", "run_id", "lane_run_id", "model_id", "engine", "engine_reused", BEATEN_BY)
+_NEVER_NEGATIVE = frozenset(name for name, metric in METRICS.items() if metric.unit in ("samples/s", "ms", "s", "MB"))
+_POSITIVE = {name for name in METRICS if name.startswith(("throughput", "latency", "speedup")) and "_std" not in name}
+_POSITIVE |= {"rtr", "ase", "bsr"}
+"""Metrics whose logarithms are compared."""
+_ROUNDING = 1e-9
 _LARGEST_ERROR, _LEAST_FREEDOM = 1e6, 1e-6
 """Bounds that no measurement reaches, and that keep results finite."""
 _MAY_BE_INFINITE = re.compile(rf"parity_\w+|\w+{FREEDOM}")
@@ -48,15 +60,32 @@ _LONGEST, _LONGEST_JSON = 20_000, 1_000_000
 """Largest lengths of texts in characters."""
 _MOST_ROWS, _MOST_COLUMNS, _MOST_VALUES, _MOST_BYTES = 1_000_000, 5_000, 20_000_000, 256 << 20
 _MOST_BATCH = 10**9
-_CLOCKS_DIFFER_S = 86_400.0
+_CLOCKS_DIFFER_S = 600.0
 """Tolerated lead of another machine's clock."""
+PASSING_S, _LASTING_S = 60.0, 30 * 86_400.0
+"""Seconds for which a refusal is remembered: one whose reason may pass, and any other."""
+_TO_COME = ", which is yet to come"
 _METRIC_NAME = re.compile(r"[\w.]{1,200}")
 
 
 class BadTableError(TrackingError):
-    """Invalid results table; the message names the run."""
+    """Invalid results table; the message names the run.
 
-    def __init__(self, run: ListedRun, why: str, remedy: str = "sync the study again, or delete the run") -> None:
+    Parameters
+    ----------
+    holds_s : float
+        Seconds for which the refusal is worth remembering.
+    """
+
+    def __init__(
+        self,
+        run: ListedRun,
+        why: str,
+        remedy: str = "sync the study again, or delete the run",
+        *,
+        holds_s: float = _LASTING_S,
+    ) -> None:
+        self.why, self.remedy, self.holds_s = why, remedy, holds_s
         who = f"run {run.run_id} of experiment {run.experiment!r}"
         super().__init__(f"{who}: {Artifact.RESULTS} {why}; its rows are left out: {remedy}")
 
@@ -82,7 +111,7 @@ def parsed(content: bytes, run: ListedRun) -> pa.Table:
         why = " ".join(CONTROLS.sub(REPLACEMENT, str(error)).split())[:200]
         raise BadTableError(run, f"is not readable ({type(error).__name__}: {why})") from error
     if wrong:
-        raise BadTableError(run, wrong)
+        raise BadTableError(run, wrong, holds_s=PASSING_S if wrong.endswith(_TO_COME) else _LASTING_S)
     return table
 
 
@@ -135,6 +164,10 @@ def _wrong_texts(table: pa.Table, names: set[str], study: str) -> Iterator[str]:
     for name in _NEEDED:
         if table[name].null_count:
             yield f"has rows without {name}"
+    for name in sorted(names & set(_IDS)):
+        for text in filter(None, pc.unique(table[name]).to_pylist()):
+            if not schema.ID.fullmatch(text):
+                yield f"has {text[:40]!r} in column {name}, which is no id"
     if pc.unique(table["study_id"]).to_pylist() != [study]:
         yield f"is not of study {study!r}, which the run is of"
     for name in sorted(names & set(TEXT_COLUMNS)):
@@ -156,7 +189,7 @@ def _wrong_numbers(table: pa.Table, names: set[str]) -> Iterator[str]:
         if name in names and (extremes := pc.min_max(table[name]).as_py())["min"] is not None:
             least, most = extremes["min"], extremes["max"]
             if not (low <= least and most <= high):
-                yield f"has {least} to {most} in column {name}" + (", which is yet to come" if high == latest else "")
+                yield f"has {least} to {most} in column {name}" + (_TO_COME if high == latest else "")
     for field in table.schema:
         if not pa.types.is_floating(field.type) or field.name in TIME_COLUMNS:
             continue
@@ -169,7 +202,8 @@ def _wrong_numbers(table: pa.Table, names: set[str]) -> Iterator[str]:
 
 
 def _wrong_extremes(name: str, least: float, most: float) -> Iterator[str]:
-    if least < 0 and _POSITIVE.fullmatch(name) and name in NUMBERS:
+    figure = name.removesuffix(LOW).removesuffix(HIGH)
+    if (least < 0 and figure in _NEVER_NEGATIVE) or (least <= 0 and name in _POSITIVE):
         yield f"has {least} in column {name}"
     if name.endswith(LOG_ERROR) and not 0 <= least <= most <= _LARGEST_ERROR:
         yield f"has {least} to {most} in column {name}"
@@ -188,6 +222,16 @@ def _wrong_intervals(table: pa.Table, names: set[str]) -> Iterator[str]:
             yield f"has column {there} and no {lacking}"
         elif not _unknown(table[low]).equals(_unknown(table[high])):
             yield f"has rows with {low} and without {high}, or the other way round"
+        elif metric not in names:
+            yield f"has column {low} and no {metric}"
+        elif _outside(*(table[name].to_numpy() for name in (low, metric, high))):
+            yield f"has an interval of {metric} that does not contain it"
+
+
+def _outside(low: Array, value: Array, high: Array) -> bool:
+    """True if a figure is missing or lies outside its interval."""
+    spare = _ROUNDING * np.abs(value)
+    return bool((~np.isnan(low) & ~((low - spare <= value) & (value <= high + spare))).any())
 
 
 def _unknown(column: pa.ChunkedArray) -> pa.ChunkedArray:

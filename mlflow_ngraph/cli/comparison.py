@@ -41,7 +41,7 @@ def show(pivot: Pivot, intervals: bool) -> None:
 def text(pivot: Pivot, form: str, intervals: bool) -> str:
     """A comparison in a format that other programs read."""
     if form == "json":
-        return output.json_text(pivot.attrs)
+        return output.json_text(pivot.about)
     if form == "csv":
         return _csv(pivot)
     if form == "latex":
@@ -54,38 +54,38 @@ def long(pivot: Pivot) -> pd.DataFrame:
     """One row a number, with its interval, verdict and remarks."""
     import pandas as pd
 
-    about = {name: pivot.attrs[name] for name in ("metric", "unit", "baseline", "relative_to")}
+    about = {name: pivot.about[name] for name in ("metric", "unit", "baseline", "relative_to")}
     rows: pd.DataFrame = pd.DataFrame(
-        [{**value, **about, "which": ", ".join(_which(value))} for value in pivot.attrs["values"]]
+        [{**value, **about, "which": ", ".join(_which(value))} for value in pivot.about["values"]]
     )
     return rows
 
 
 def _notes(pivot: Pivot) -> Iterator[str]:
-    attrs = pivot.attrs
-    unit = "" if attrs["unit"] == "1" else f" in {attrs['unit']}"
-    relative = f" relative to {attrs['relative_to']}" if attrs["relative_to"] else ""
-    left_out = "".join(f", {count} {verdict}" for verdict, count in attrs["left_out"].items())
+    about = pivot.about
+    unit = "" if about["unit"] == "1" else f" in {about['unit']}"
+    relative = f" relative to {about['relative_to']}" if about["relative_to"] else ""
+    left_out = "".join(f", {count} {verdict}" for verdict, count in about["left_out"].items())
     note = f"; left out{left_out[1:]} (--include or --all shows them)" if left_out else ""
-    without = f"; {attrs['without_baseline']} have no baseline" if attrs["without_baseline"] else ""
-    yield f"{metric_title(attrs['metric'], attrs['baseline'])}{relative}{unit} of {attrs['cells']} cells{note}{without}"
-    if attrs["added"]:
-        names = ", ".join(attrs["added"])
+    without = f"; {about['without_baseline']} have no baseline" if about["without_baseline"] else ""
+    yield f"{metric_title(about['metric'], about['baseline'])}{relative}{unit} of {about['cells']} cells{note}{without}"
+    if about["added"]:
+        names = ", ".join(about["added"])
         yield f"added to the rows, to tell cells apart: {names} (--best COLUMN,... shows the best alone)"
-    for old, new in attrs["refined"].items():
+    for old, new in about["refined"].items():
         yield f"{new} stands for {old}, to tell cells apart"
     in_force = _precisions(pivot)
     if len(in_force) == 1:
         yield f"precision in force: {in_force.pop()}"
-    reasons = Counter(number["noise"] for number in attrs["values"] if number["unsteady"] and number["noise"])
+    reasons = Counter(number["noise"] for number in about["values"] if number["unsteady"] and number["noise"])
     if reasons:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {reasons.most_common(1)[0][0]}"
-    for setting in dict.fromkeys(number["variables"] for number in attrs["values"] if number["variables"]):
+    for setting in dict.fromkeys(number["variables"] for number in about["values"] if number["variables"]):
         yield environment_warning(setting)
-    if any(number["log_se"] is not None and number["ci_low"] is None for number in attrs["values"]):
+    if any(number["log_se"] is not None and number["ci_low"] is None for number in about["values"]):
         yield f"a figure may have {NO_INTERVAL}"
-    if any(number["tied"] for number in attrs["values"]):
-        than = "1" if attrs["relative_to"] else f"the best of its row ({BEST})"
+    if any(number["tied"] for number in about["values"]):
+        than = "1" if about["relative_to"] else f"the best of its row ({BEST})"
         yield f"{TIED} cannot be told from {than}: see docs/explanation/comparing.md"
 
 
@@ -145,7 +145,7 @@ def _interval(number: dict[str, Any]) -> str:
 
 
 def _precisions(pivot: Pivot) -> set[str]:
-    return {number["precision_in_force"] for number in pivot.attrs["values"] if number["precision_in_force"]}
+    return {number["precision_in_force"] for number in pivot.about["values"] if number["precision_in_force"]}
 
 
 def _csv(pivot: Pivot) -> str:

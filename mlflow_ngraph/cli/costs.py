@@ -20,7 +20,7 @@ def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
     Parameters
     ----------
     row : Any
-        A row of a recommendation, with ``loss`` and its interval; ``told`` are its ``attrs``.
+        A row of a recommendation, with ``loss`` and its interval; ``told`` are the facts about all of it.
     """
     # Performance of a fleet is relative to the best one, of which more is better.
     lower = told["better"] == "lower" and not told["fleet"]
@@ -45,10 +45,10 @@ def _factor(loss: float, *, lower: bool) -> float:
     return 1 / (1 - loss) if loss < 1 else math.inf
 
 
-def _words(attrs: Mapping[Any, Any]) -> tuple[str, str]:
+def _words(told: Mapping[Any, Any]) -> tuple[str, str]:
     """Words for worse and better."""
-    if attrs["fleet"]:
+    if told["fleet"]:
         return "worse", "better"
-    if str(attrs["metric"]).startswith(_SPEEDS):
+    if str(told["metric"]).startswith(_SPEEDS):
         return "slower", "faster"
-    return ("more", "less") if attrs["better"] == "lower" else ("less", "more")
+    return ("more", "less") if told["better"] == "lower" else ("less", "more")

@@ -33,17 +33,15 @@ def diff(left: str, right: str, tracking_uri: str | None, metric: str, everythin
     run, other = (difference.read(named, tracking_uri) for named in (left, right))
     if run.run_id == other.run_id and left != run.run_id:
         raise UsageError(f"left and right are the same run, {run.name}: name another one by its id")
-    table = difference.difference(run, other, metric)
+    table, about = difference.difference(run, other, metric)
     shown = table if everything else table[table["differs"]]
     if as_json:
-        output.print_json(
-            {"left": run.run_id, "right": other.run_id, **table.attrs, "differences": json_records(table)}
-        )
+        output.print_json({"left": run.run_id, "right": other.run_id, **about, "differences": json_records(table)})
         return 0
     head = Cell(f"left: {run.name}; right: {other.name}", tone="heading")
     parts = [(aspect, shown[shown["aspect"] == aspect]) for aspect in difference.ASPECTS]
     sheets = [_sheet(aspect, metric, rows) for aspect, rows in parts if not rows.empty]
-    tables.show(output.console(), head, *sheets, *faint(_notes(table)))
+    tables.show(output.console(), head, *sheets, *faint(_notes(table, about)))
     return 0
 
 
@@ -60,10 +58,9 @@ def _change(row: pd.Series[Any]) -> tuple[str, str]:
     return percent(plain(row["change"])), percents(row["ci_low"], row["ci_high"])
 
 
-def _notes(table: pd.DataFrame) -> list[str]:
-    attrs = table.attrs
+def _notes(table: pd.DataFrame, about: dict[str, Any]) -> list[str]:
     results = table[table["aspect"] == "results"]
-    count = f"results: {int(results['differs'].sum())} of {attrs['cells']} cells that both have differ"
+    count = f"results: {int(results['differs'].sum())} of {about['cells']} cells that both have differ"
     lines = [f"{count} (tested together, Holm at 5 %; a change is that of the right run)"]
     notices = results["notices"].dropna() if len(results) else results
     if len(notices):
@@ -75,9 +72,9 @@ def _notes(table: pd.DataFrame) -> list[str]:
     if blind:
         lines += [f"nothing could be noticed in {counted(blind, 'cell')}: the rounds are too few, or differ too much"]
     lines += [
-        f"{attrs[key]} cells are in the {side} run alone"
+        f"{about[key]} cells are in the {side} run alone"
         for key, side in (("left_only", "left"), ("right_only", "right"))
-        if attrs[key]
+        if about[key]
     ]
     same = [aspect for aspect in ("study", "flags", "versions", "machine") if not (table["aspect"] == aspect).any()]
     return [*lines, *([f"equal: {', '.join(same)}"] if same else [])]

@@ -80,18 +80,18 @@ def gate(
         raise UsageError(f"candidate and baseline are the same study, {new.name}: name another one, as {judged}~1")
     new, old = _chosen(new, selection), _chosen(old, selection)
     history = _history(read) if on_server else None
-    table = gating.gate(new, old, allowed, across_machines=across_machines, history=history)
+    told = gating.gate(new, old, allowed, across_machines=across_machines, history=history)
     if summary:
-        writing.write(gate_report.markdown(table), summary)
+        writing.write(gate_report.markdown(told), summary)
     if junit:
-        writing.write(gate_report.junit(table), junit)
+        writing.write(gate_report.junit(told), junit)
     if form == "json":
-        click.echo(gate_report.json(table), nl=False)
+        click.echo(gate_report.json(told), nl=False)
     elif form == "markdown":
-        click.echo(gate_report.markdown(table), nl=False)
+        click.echo(gate_report.markdown(told), nl=False)
     else:
-        gate_report.show(table)
-    return _CODES[table.attrs["outcome"]]
+        gate_report.show(told)
+    return _CODES[told.about["outcome"]]
 
 
 def _shown(frame: pd.DataFrame, devices: Sequence[str]) -> Sequence[str]:

@@ -15,6 +15,8 @@ from mlflow_ngraph.text import counted, json_records, missing, percent, percents
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mlflow_ngraph.analysis.described import Described
+
 _SHOWN = 40
 """Rows of a summary: nobody reads more, and platforms cut comments."""
 _COLUMNS = (
@@ -25,31 +27,34 @@ _TONES: dict[str, Tone] = {"passed": "good", "failed": "bad", "could not tell": 
 _SIGNS = {"passed": "✅", "failed": "❌", "could not tell": "❔"}
 
 
-def show(table: pd.DataFrame) -> None:
+def show(judged: Described) -> None:
     """Print the judgement: failures first, then changes of the others."""
-    verdict = Cell(_verdict(table), tone=_TONES[table.attrs["outcome"]])
-    apart = [Cell(line, tone="bad") for line in _apart(table)]
-    tables.show(output.console(), *apart, _sheet(table, [*faint(_notes(table)), verdict]))
+    table, about = judged
+    verdict = Cell(_verdict(table, about), tone=_TONES[about["outcome"]])
+    apart = [Cell(line, tone="bad") for line in _apart(about)]
+    tables.show(output.console(), *apart, _sheet(table, [*faint(_notes(table, about)), verdict]))
 
 
-def markdown(table: pd.DataFrame) -> str:
+def markdown(judged: Described) -> str:
     """The judgement for a pull request, failures first."""
-    head = f"### {_SIGNS[table.attrs['outcome']]} {escaped(_verdict(table))}"
-    sheet = first(_sheet(table, _notes(table)), _SHOWN, f"are {_outcomes(table.iloc[_SHOWN:])}")
-    return f"{head}\n\n{of_sheet(*_apart(table), sheet)}\n"
+    table, about = judged
+    head = f"### {_SIGNS[about['outcome']]} {escaped(_verdict(table, about))}"
+    sheet = first(_sheet(table, _notes(table, about)), _SHOWN, f"are {_outcomes(table.iloc[_SHOWN:])}")
+    return f"{head}\n\n{of_sheet(*_apart(about), sheet)}\n"
 
 
 def _sheet(table: pd.DataFrame, notes: Iterable[str | Cell]) -> Sheet:
     return Sheet("", _COLUMNS, [_cells(row) for _, row in table.iterrows()], list(notes))
 
 
-def json(table: pd.DataFrame) -> str:
+def json(judged: Described) -> str:
     """The judgement as JSON."""
-    return output.json_text({**table.attrs, "cells": json_records(table)})
+    return output.json_text({**judged.about, "cells": json_records(judged.table)})
 
 
-def junit(table: pd.DataFrame) -> str:
+def junit(judged: Described) -> str:
     """The judgement as JUnit XML: a test case for each cell and metric, skipped where it could not be told."""
+    table, about = judged
     blind = int((table["outcome"] == "could not tell").sum())
     failed = int((table["outcome"] != "passed").sum()) - blind
     counts = {"tests": str(len(table)), "failures": str(failed), "errors": "0", "skipped": str(blind)}
@@ -57,7 +62,7 @@ def junit(table: pd.DataFrame) -> str:
     suite = ET.SubElement(suites, "testsuite", {"name": "mlflow-ngraph results gate", **counts})
     properties = ET.SubElement(suite, "properties")
     for name in ("candidate", "baseline"):
-        ET.SubElement(properties, "property", {"name": name, "value": str(table.attrs[name])})
+        ET.SubElement(properties, "property", {"name": name, "value": str(about[name])})
     for _, row in table.iterrows():
         cells = _cells(row)
         place, case = (" ".join(part for part in cells[start:stop] if part) for start, stop in ((1, 3), (3, 7)))
@@ -72,19 +77,18 @@ def junit(table: pd.DataFrame) -> str:
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _verdict(table: pd.DataFrame) -> str:
-    attrs = table.attrs
+def _verdict(table: pd.DataFrame, about: dict[str, Any]) -> str:
     bad = table[table["outcome"] != "passed"]
-    which = f"{attrs['candidate']} against {attrs['baseline']}"
+    which = f"{about['candidate']} against {about['baseline']}"
     if bad.empty:
         return f"gate passed: {which}, {counted(len(table), 'comparison')}"
-    return f"gate {attrs['outcome']}: {which}, {len(bad)} of {len(table)} comparisons ({_outcomes(bad)})"
+    return f"gate {about['outcome']}: {which}, {len(bad)} of {len(table)} comparisons ({_outcomes(bad)})"
 
 
-def _apart(table: pd.DataFrame) -> Iterator[str]:
+def _apart(about: dict[str, Any]) -> Iterator[str]:
     """That the sides have nothing in common, and which models they are of."""
-    if not table.attrs["common"]:
-        has = [f"{side} has {', '.join(names) or 'no names'}" for side, names in table.attrs["labels"].items()]
+    if not about["common"]:
+        has = [f"{side} has {', '.join(names) or 'no names'}" for side, names in about["labels"].items()]
         yield f"no cell in common: the {'; the '.join(has)}"
 
 
@@ -92,10 +96,9 @@ def _outcomes(rows: pd.DataFrame) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
 
 
-def _notes(table: pd.DataFrame) -> Iterator[str]:
-    attrs = table.attrs
-    bounds = ", ".join(f"{name} {percent(bound)}" for name, bound in attrs["thresholds"].items())
-    yield f"allowed: {bounds}; beyond that only what {attrs['tested']} tests together (Holm, 2 %) do not put down to chance"
+def _notes(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
+    bounds = ", ".join(f"{name} {percent(bound)}" for name, bound in about["thresholds"].items())
+    yield f"allowed: {bounds}; beyond that only what {about['tested']} tests together (Holm, 2 %) do not put down to chance"
     blind = table.loc[table["outcome"] == "could not tell", "notices"].dropna()
     if len(blind):
         least, most = (rounded(100 * float(share), 2) for share in (blind.min(), blind.max()))
@@ -105,21 +108,21 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     if cells["speedup"] - cells["throughput"]:
         yield "a speed-up does not show what slows its baseline as well: --threshold speedup=-3%,throughput=-3% gates that, too"
     yield "different studies share no rounds: absolute figures are compared, and what happened to the machine in between is in them"
-    for known in attrs["between_studies"]:
+    for known in about["between_studies"]:
         yield (
             f"from study to study, {known['metric']} on {known['device']} differs by {100 * known['deviation']:.2g} % (standard "
             f"deviation) beside what intervals say ({counted(known['figures'], 'cell')} in {known['studies']} earlier studies): allowed for"
         )
-    if not attrs["between_studies"]:
+    if not about["between_studies"]:
         yield "how much that is by itself, several earlier studies of the machine would show"
-    if attrs["machines"]["candidate"] != attrs["machines"]["baseline"]:
-        yield f"machines differ: {', '.join(attrs['machines']['candidate'])} against {', '.join(attrs['machines']['baseline'])}"
-    if attrs["changed"]:
-        yield f"not the weights or code of the baseline: {few(attrs['changed'])}"
-    if attrs["skipped"]:
-        yield f"{attrs['skipped']} cells of the baseline are not ok and were not asked for"
-    if attrs["new"]:
-        yield f"{attrs['new']} cells of the candidate are not in the baseline"
+    if about["machines"]["candidate"] != about["machines"]["baseline"]:
+        yield f"machines differ: {', '.join(about['machines']['candidate'])} against {', '.join(about['machines']['baseline'])}"
+    if about["changed"]:
+        yield f"not the weights or code of the baseline: {few(about['changed'])}"
+    if about["skipped"]:
+        yield f"{about['skipped']} cells of the baseline are not ok and were not asked for"
+    if about["new"]:
+        yield f"{about['new']} cells of the candidate are not in the baseline"
 
 
 def _cells(row: pd.Series[Any]) -> list[str]:

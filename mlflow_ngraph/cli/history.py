@@ -44,20 +44,19 @@ def history(cell: str, metric: str, form: str | None, target: str | None, as_jso
     selection = asked.selection()
     frame = asked.read()
     selection.check(frame)
-    table = follow(selection.of(frame), cell, metric)
+    table, about = follow(selection.of(frame), cell, metric)
     if form == "csv":
         writing.write(csv_table(table), target)
     elif form == "json":
-        writing.write(output.json_text({**table.attrs, "studies": json_records(table)}), target)
+        writing.write(output.json_text({**about, "studies": json_records(table)}), target)
     else:
-        writing.give(form, target, *_parts(table))
+        writing.give(form, target, *_parts(table, about))
     return 0
 
 
-def _parts(table: pd.DataFrame) -> Iterator[Part]:
+def _parts(table: pd.DataFrame, cell: dict[str, Any]) -> Iterator[Part]:
     from mlflow_ngraph.analysis.history import sparkline
 
-    cell = table.attrs
     unit = "" if cell["unit"] == "1" else f" [{cell['unit']}]"
     yield Cell(
         f"{cell['label']} with {cell['compiler_label']}, {cell['precision']}, batch {cell['batch']} on {cell['device']}",
@@ -73,7 +72,7 @@ def _parts(table: pd.DataFrame) -> Iterator[Part]:
         ),
         *(number("95 % interval", spare=2), number("change"), prose("verdict")),
     ]
-    yield Sheet("", columns, [_row(row) for _, row in table.iterrows()], faint(_notes(table)))
+    yield Sheet("", columns, [_row(row) for _, row in table.iterrows()], faint(_notes(table, cell)))
 
 
 def _row(row: pd.Series[Any]) -> list[str]:
@@ -93,15 +92,13 @@ def _row(row: pd.Series[Any]) -> list[str]:
     ]
 
 
-def _notes(table: pd.DataFrame) -> list[str]:
-    cell = table.attrs
-    count, changes, machines = len(table), cell["changes"], cell["machines"]
-    tally = f"{counted(count, 'study', 'studies')}; {counted(changes, 'change')} of level"
+def _notes(table: pd.DataFrame, cell: dict[str, Any]) -> list[str]:
+    tally = f"{counted(len(table), 'study', 'studies')}; {counted(cell['changes'], 'change')} of level"
     lines = [f"{tally} (▲ ▼: where a new one begins, against the one before)"]
     if table["unsteady"].any():
         lines.append(f"{UNSTEADY_MARK} unsteady, because the machine was not quiet")
     if cell["models"] > 1:
         lines.append(f"the weights or code of the model changed: there are {cell['models']} of this name")
-    if machines:
-        lines.append(f"left out: what {counted(machines, 'other machine')} found of it")
+    if cell["machines"]:
+        lines.append(f"left out: what {counted(cell['machines'], 'other machine')} found of it")
     return lines

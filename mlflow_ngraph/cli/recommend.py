@@ -83,7 +83,7 @@ def recommend(
     if rate is not None:
         selection.check(frame)
         frame = serving_rates.add(frame, serving_rates.read(asked.uris, selection.of(frame)), rate)
-    table = recommending.recommend(
+    table, about = recommending.recommend(
         frame,
         objective=objective,
         limits=limits,
@@ -91,16 +91,16 @@ def recommend(
         front=items(front),
         selection=selection,
     )
-    if table.empty and not table.attrs["undecided"]:
-        raise UsageError(_nothing(table))
+    if table.empty and not about["undecided"]:
+        raise UsageError(_nothing(about))
     _withdraw_engines(table, asked.uris)
     if form == "csv":
         writing.write(csv_table(table), target)
     elif form == "json":
-        writing.write(output.json_text({**table.attrs, "choices": json_records(table)}), target)
+        writing.write(output.json_text({**about, "choices": json_records(table)}), target)
     else:
-        writing.give(form, target, *_parts(table, alternatives))
-    return NO_GOOD_ANSWER if table.attrs["undecided"] else 0
+        writing.give(form, target, *_parts(table, about, alternatives))
+    return NO_GOOD_ANSWER if about["undecided"] else 0
 
 
 def _withdraw_engines(table: pd.DataFrame, uris: Sequence[str] | None) -> None:
@@ -128,76 +128,76 @@ def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequenc
     return limits
 
 
-def _parts(table: pd.DataFrame, alternatives: int) -> Iterator[Part]:
+def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int) -> Iterator[Part]:
     """The answers, and for each workload and device the best, its ties, some alternatives, and the front."""
-    for answer in table.attrs["answers"]:
+    for answer in about["answers"]:
         yield Cell(answer["said"], tone="heading" if answer["decided"] else "warning")
+    columns = _columns(about)
     for _, inside in table.groupby(["workload", "device"], sort=False, dropna=False):
         shown = inside[(inside["rank"] <= 1 + alternatives) | inside["on_front"]].sort_values("rank", kind="stable")
         title = f"{inside['label'].iloc[0]} on {inside['device'].iloc[0]}"
-        yield Sheet(title, _columns(table), [_row(table, row) for _, row in shown.iterrows()])
+        yield Sheet(title, columns, [_row(row, about) for row in shown.to_dict("records")])
         yield from (Cell(str(text), tone="command") for text in inside.loc[inside["best"], "pull"] if text)
-    yield from faint(_notes(table))
+    yield from faint(_notes(table, about))
 
 
-def _columns(table: pd.DataFrame) -> list[Column]:
-    unit = "" if table.attrs["unit"] == "1" else f" [{table.attrs['unit']}]"
+def _columns(about: dict[str, Any]) -> list[Column]:
+    unit = "" if about["unit"] == "1" else f" [{about['unit']}]"
     return [
         *(number(""), Column("compiler"), Column("precision"), number("batch")),
-        number(f"{metric_title(table.attrs['metric'], _over(table, table.attrs['metric']))}{unit}"),
+        number(f"{metric_title(about['metric'], _over(about, about['metric']))}{unit}"),
         *(number("95 % interval", spare=1), number("costs"), number("costs, 95 %", spare=2)),
-        *(map(number, (f"score ({table.attrs['fleet']})", "worst on")) if table.attrs["fleet"] else ()),
-        *(number(metric_title(name, _over(table, name))) for name in table.attrs["front"]),
+        *(map(number, (f"score ({about['fleet']})", "worst on")) if about["fleet"] else ()),
+        *(number(metric_title(name, _over(about, name))) for name in about["front"]),
     ]
 
 
-def _over(table: pd.DataFrame, metric: str) -> str | None:
+def _over(about: dict[str, Any], metric: str) -> str | None:
     """The baseline that a metric of the table refers to; None of one that refers to none."""
-    return table.attrs["baseline"] if metric in METRICS and METRICS[metric].of_baseline else None
+    return about["baseline"] if metric in METRICS and METRICS[metric].of_baseline else None
 
 
-def _row(table: pd.DataFrame, row: pd.Series[Any]) -> list[str]:
+def _row(row: dict[str, Any], about: dict[str, Any]) -> list[str]:
     mark = "*" if row["best"] else "?" if row["rank"] == 1 else "≈" if row["tied"] else "°" if row["may_lead"] else ""
     mark += "^" if row["on_front"] else ""
-    cost, ends = ("", "") if row["rank"] == 1 else costs.said(row, table.attrs)
+    cost, ends = ("", "") if row["rank"] == 1 else costs.said(row, about)
     interval = "" if missing(row["ci_low"]) else f"{rounded(row['ci_low'])} to {rounded(row['ci_high'])}"
     texts = [
         mark,
         str(row["compiler_label"]),
         _precision(row),
         str(row["batch"]),
-        ("" if missing(row["unsteady"]) or table.attrs["metric"] not in row["unsteady"].split(",") else UNSTEADY_MARK)
+        ("" if missing(row["unsteady"]) or about["metric"] not in row["unsteady"].split(",") else UNSTEADY_MARK)
         + rounded(row["value"]),
         interval,
         cost,
         ends,
     ]
-    score = [f"{row['score']:.3f}", str(row["worst_device"])] if table.attrs["fleet"] else []
-    return [*texts, *score, *(rounded(plain(row[name])) for name in table.attrs["front"])]
+    score = [f"{row['score']:.3f}", str(row["worst_device"])] if about["fleet"] else []
+    return [*texts, *score, *(rounded(plain(row[name])) for name in about["front"])]
 
 
-def _precision(row: pd.Series[Any]) -> str:
+def _precision(row: dict[str, Any]) -> str:
     from mlflow_ngraph.tables.summary import precisions
 
     in_force = row["precision_in_force"]
     return precisions(str(row["precision"]), None if missing(in_force) else str(in_force))
 
 
-def _notes(table: pd.DataFrame) -> Iterator[str]:
+def _notes(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
     from mlflow_ngraph.tables.summary import environment_warning
 
-    attrs = table.attrs
-    limits = f", with {', '.join(attrs['limits'])}" if attrs["limits"] else ""
-    yield f"objective: {attrs['objective']} ({attrs['metric']}, {attrs['better']} is better){limits}"
-    if attrs["baseline"]:
-        yield f"speed-ups and other ratios are over {attrs['baseline']}"
-    if attrs["fleet"] == "maximin":
+    limits = f", with {', '.join(about['limits'])}" if about["limits"] else ""
+    yield f"objective: {about['objective']} ({about['metric']}, {about['better']} is better){limits}"
+    if about["baseline"]:
+        yield f"speed-ups and other ratios are over {about['baseline']}"
+    if about["fleet"] == "maximin":
         yield "one choice for all devices: its worst performance relative to what a device could run is as high as possible"
-    elif attrs["fleet"]:
+    elif about["fleet"]:
         yield "one choice for all devices: the geometric mean of performance relative to what a device could run is highest"
-    if attrs["undecided"]:
+    if about["undecided"]:
         yield "? looks best, and may not be: nothing is recommended there"
-    noisy = table.loc[[attrs["metric"] in str(names).split(",") for names in table["unsteady"]], "noise"].dropna()
+    noisy = table.loc[[about["metric"] in str(names).split(",") for names in table["unsteady"]], "noise"].dropna()
     if len(noisy):
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {noisy.value_counts().index[0]}"
     for setting in table["variables"].dropna().unique():
@@ -205,12 +205,12 @@ def _notes(table: pd.DataFrame) -> Iterator[str]:
     yield from _without_interval(table)
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/explanation/comparing.md"
-    yield from _between(table)
+    yield from _between(table, about)
     yield from _without_engine(table)
-    if attrs["front"]:
+    if about["front"]:
         yield "^ is on the Pareto front: nothing else is as good in all of these and better in one"
-    if attrs["nothing"]:
-        yield _nothing(table)
+    if about["nothing"]:
+        yield _nothing(about)
 
 
 def _without_interval(table: pd.DataFrame) -> Iterator[str]:
@@ -225,11 +225,11 @@ def _without_engine(table: pd.DataFrame) -> Iterator[str]:
         yield f"the engine of {', '.join(dict.fromkeys(labels))} is deleted: measuring it again builds another"
 
 
-def _between(table: pd.DataFrame) -> Iterator[str]:
+def _between(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
     """Note on the variance between studies, where earlier ones have shown it."""
     if bool(table["may_lead"].any()):
         yield "° is behind in these rounds, and may lead when it is measured again:"
-    for known in table.attrs["between_studies"]:
+    for known in about["between_studies"]:
         figures, studies = counted(known["figures"], "cell"), counted(known["studies"], "study", "studies")
         yield (
             f"from study to study, speed-ups on {known['device']} differ by {100 * known['deviation']:.2g} % (standard deviation) "
@@ -237,10 +237,10 @@ def _between(table: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _nothing(table: pd.DataFrame) -> str:
+def _nothing(about: dict[str, Any]) -> str:
     """Groups without any answer, each with the reason."""
     reasons = "; ".join(
         f"{pair['label']} on {pair['device']} ({', '.join(f'{count} {reason}' for reason, count in pair['refused'].items())})"
-        for pair in table.attrs["nothing"]
+        for pair in about["nothing"]
     )
-    return f"{'nothing keeps all limits' if table.attrs['limits'] else 'there is no answer'}: {reasons}"
+    return f"{'nothing keeps all limits' if about['limits'] else 'there is no answer'}: {reasons}"

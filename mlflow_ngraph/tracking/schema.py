@@ -13,6 +13,8 @@ from mlflow_ngraph.verdicts import Verdict
 SCHEMA_VERSION = "1"
 """Version of the names below, on every run and experiment in the tag ``ngraph.schema``."""
 
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
+"""Form of the id of a study, cell, lane, engine, run or LoggedModel. A shell takes it as it is."""
 MAX_PARAM = 6000
 """Characters of a param value that a tracking server keeps."""
 MAX_TAG = 8000

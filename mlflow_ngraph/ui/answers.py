@@ -147,7 +147,7 @@ def _table(here: pd.DataFrame, question: Query) -> list[dict[str, Any]]:
     """Numbers of one batch size, with the best of each group and its ties."""
     rows = GROUPS[question.best_of]
     columns = [name for name in ("workload", "device", *_OWN) if name not in rows]
-    table = compare(here, rows=rows, columns=columns, metric=question.metric, include=_included(question))
+    compared = compare(here, rows=rows, columns=columns, metric=question.metric, include=_included(question))
     low, high = significance.interval(here, question.metric)
     names = ("label", "threads", "study", "started_at", *_LINKS)
     columns_of: list[Any] = [*(here[name] for name in names), low, high]
@@ -164,7 +164,7 @@ def _table(here: pd.DataFrame, question: Query) -> list[dict[str, Any]]:
             "precision_in_force": entry["precision_in_force"],
             "fallback_nodes": entry["fallback_nodes"],
         }
-        for entry in table.attrs["values"]
+        for entry in compared.about["values"]
     ]
 
 
@@ -175,7 +175,7 @@ def _ratios(
     bases = question.select(frame, but="compiler")
     bases = bases[(bases["batch"] == batch) & (bases["compiler_label"] == baseline)]
     both = pd.concat([here, bases[~bases["cell"].isin(here["cell"])]])
-    table = compare(
+    compared = compare(
         both,
         rows=("workload", "device"),
         columns=_OWN,
@@ -192,7 +192,7 @@ def _ratios(
             "low": entry["ci_low"],
             "high": entry["ci_high"],
         }
-        for entry in table.attrs["values"]
+        for entry in compared.about["values"]
         if entry["cell"] in chosen
     ]
 

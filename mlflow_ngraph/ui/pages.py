@@ -11,14 +11,13 @@ from functools import lru_cache, wraps
 from importlib import metadata, resources
 from typing import Any
 
-import pandas as pd
 from flask import Blueprint, Response, redirect, request
 
 from mlflow_ngraph.errors import NGraphError, TrackingError
 from mlflow_ngraph.tracking import views
 from mlflow_ngraph.ui import answers
 from mlflow_ngraph.ui.query import Query
-from mlflow_ngraph.ui.store import NOTES, STUDIES, ResultStore
+from mlflow_ngraph.ui.store import Newest, ResultStore
 from mlflow_ngraph.ui.visitor import Visitor
 
 NAME = "ngraph"
@@ -104,7 +103,7 @@ def _add_questions(page: Blueprint, store: ResultStore) -> None:
     # Findings take long with many results, and most visitors ask for the same.
     remembered: dict[Any, dict[str, Any]] = {}
 
-    def visible(experiments: Collection[str] = ()) -> pd.DataFrame:
+    def visible(experiments: Collection[str] = ()) -> Newest:
         """Newest results of the studies that the visitor may see, in these experiments or in all."""
         visitor = Visitor.asking(_prefix())
         runs = [run for run in store.studies() if not experiments or run.experiment_id in experiments]
@@ -114,8 +113,8 @@ def _add_questions(page: Blueprint, store: ResultStore) -> None:
     @page.get("/api/options")
     @_answering
     def options() -> dict[str, Any]:
-        frame = visible()
-        answer = {**answers.options(frame), "notes": frame.attrs[NOTES]}
+        found = visible()
+        answer = {**answers.options(found.cells), "notes": found.notes}
         for experiment in answer["experiments"]:
             experiment["view"] = views.link("..", experiment["id"])
         return answer
@@ -124,18 +123,18 @@ def _add_questions(page: Blueprint, store: ResultStore) -> None:
     @_answering
     def comparison() -> dict[str, Any]:
         question = Query.of(request.args)
-        return answers.comparison(visible(question.chosen["experiment"]), question)
+        return answers.comparison(visible(question.chosen["experiment"]).cells, question)
 
     @page.get("/api/findings")
     @_answering
     def findings() -> dict[str, Any]:
         question = Query.of(request.args)
-        frame = visible(question.chosen["experiment"])
-        key = (frame.attrs[STUDIES], tuple(sorted(question.chosen.items())))
+        found = visible(question.chosen["experiment"])
+        key = (found.studies, tuple(sorted(question.chosen.items())))
         if key not in remembered:
             if len(remembered) >= _REMEMBERED:
                 remembered.clear()
-            remembered[key] = answers.findings(frame, question)
+            remembered[key] = answers.findings(found.cells, question)
         return remembered[key]
 
 

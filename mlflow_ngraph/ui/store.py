@@ -6,6 +6,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from threading import Lock
 
 import pandas as pd
@@ -20,10 +21,8 @@ from mlflow_ngraph.tracking.schema import Artifact
 
 Fetch = Callable[[str, str], "bytes | None"]
 """Reads a file of a run, by run id and path."""
-STUDIES = "studies"
-"""Key in the ``attrs`` of a table: identity of its set of studies."""
-NOTES = "notes"
-"""Key in the ``attrs`` of a table: remarks for the visitor, such as runs left out."""
+_NOTES = 20
+"""Most remarks of an answer."""
 _KEPT = 8
 """Number of cached sets. Visitors may see different studies."""
 _ORDER = pa.schema(
@@ -39,6 +38,18 @@ _ORDER = pa.schema(
 """Columns that decide which result is the newest."""
 
 
+@dataclass(frozen=True)
+class Newest:
+    """Newest result of each cell."""
+
+    cells: pd.DataFrame
+    """The tidy table with the id of the experiment. Not to be modified."""
+    notes: list[str]
+    """Remarks for the visitor, such as runs left out."""
+    studies: str
+    """Identity of the set of studies."""
+
+
 class ResultStore:
     """Reader of results from this server's tracking store."""
 
@@ -46,64 +57,76 @@ class ResultStore:
         self._uri = uri
         self._server = Server(uri)
         self._cache = TableCache.of(uri)
-        self._frames: OrderedDict[frozenset[tuple[str, str]], pd.DataFrame] = OrderedDict()
+        self._frames: OrderedDict[frozenset[tuple[str, str]], Newest] = OrderedDict()
         self._lanes: dict[tuple[str, str], list[str]] = {}
         """Lane runs of each table, by run and digest."""
         self._lock = Lock()
+        self._reading: dict[frozenset[tuple[str, str]], Lock] = {}
+        """One lock for each set of runs, so that who waits for one holds up nobody else."""
 
     def studies(self) -> list[ListedRun]:
         """Study runs with results, visible to anyone."""
         return [run for run in self._server.study_runs() if run.digest]
 
-    def newest(self, runs: Sequence[ListedRun], fetch: Fetch) -> pd.DataFrame:
-        """Newest result of each cell with its experiment's id. Not to be modified."""
+    def newest(self, runs: Sequence[ListedRun], fetch: Fetch) -> Newest:
+        """Newest result of each cell of these runs."""
         source = _Fetched(self._uri, fetch)
-        # One at a time, so that waiting threads find the results in the cache.
+        asked = frozenset((run.run_id, run.digest) for run in runs)
         with self._lock:
-            deleted = self._deleted(source, runs)
-            key = frozenset([*((run.run_id, run.digest) for run in runs), *((run_id, "") for run_id in deleted)])
-            if key not in self._frames:
-                self._frames[key] = self._read(source, runs, deleted)
-                self._frames[key].attrs[STUDIES] = hashlib.sha256(repr(sorted(key)).encode()).hexdigest()
-                while len(self._frames) > _KEPT:
-                    self._frames.popitem(last=False)
-            self._frames.move_to_end(key)
-            frame: pd.DataFrame = self._frames[key]
-            return frame
+            reading = self._reading.setdefault(asked, Lock())
+        with reading:  # one at a time, so that waiting threads find the results in the cache
+            try:
+                deleted = self._deleted(source, runs)
+                key = asked | {(run_id, "") for run_id in deleted}
+                with self._lock:
+                    known = self._frames.get(key)
+                found = known or self._read(
+                    source, runs, deleted, hashlib.sha256(repr(sorted(key)).encode()).hexdigest()
+                )
+                with self._lock:
+                    self._frames[key] = found
+                    self._frames.move_to_end(key)
+                    while len(self._frames) > _KEPT:
+                        self._frames.popitem(last=False)
+            finally:
+                with self._lock:
+                    self._reading.pop(asked, None)
+        return found
 
     def _deleted(self, source: Server, runs: Sequence[ListedRun]) -> frozenset[str]:
         new = [run for run in runs if (run.run_id, run.digest) not in self._lanes]
-        tables = table_cache.read(source, new, [results.LANE_RUN], self._cache, lambda note: None)
+        tables = table_cache.read(source, new, [results.LANE_RUN], self._cache, lambda note: None, patient=False)
         named = {run.run_id: results.named_lanes([(run, table)]) for run, table in tables}
         self._lanes.update({(run.run_id, run.digest): named.get(run.run_id, []) for run in new})
         lanes = [lane for run in runs for lane in self._lanes[run.run_id, run.digest]]
         return source.deleted(lanes, {run.experiment_id for run in runs})
 
-    def _read(self, source: Server, runs: Sequence[ListedRun], deleted: Collection[str]) -> pd.DataFrame:
+    def _read(self, source: Server, runs: Sequence[ListedRun], deleted: Collection[str], studies: str) -> Newest:
         """Find the studies with the newest results, then read only those in full. Most studies are history."""
         notes: list[str] = []
         wanted = [*_ORDER.names, results.LANE_RUN]
-        known = results.without_lanes(deleted, table_cache.read(source, runs, wanted, self._cache, notes.append))
+        known = results.without_lanes(
+            deleted, table_cache.read(source, runs, wanted, self._cache, notes.append, patient=False)
+        )
         notes += results.experiments_mixed(known)
         if not known:
-            nothing: pd.DataFrame = results.joined([], None).assign(experiment_id="")
-            nothing.attrs[NOTES] = notes
-            return nothing
+            return Newest(results.joined([], None).assign(experiment_id=""), notes, studies)
         parts = [
             _ordering(table).append_column("place", pa.array([place] * table.num_rows, pa.int32()))
             for place, (_, table) in enumerate(known)
         ]
         newest = latest(pa.concat_tables(parts).to_pandas(), ("cell", "fingerprint", "content"))
         needed = [known[place][0] for place in sorted(newest["place"].unique())]
-        read = results.without_lanes(deleted, table_cache.read(source, needed, None, self._cache, notes.append))
+        read = results.without_lanes(
+            deleted, table_cache.read(source, needed, None, self._cache, notes.append, patient=False)
+        )
         whole = results.joined([(self._server.name, run, table) for run, table in read], None)
         frame = latest(whole)
         experiments = {run.run_id: run.experiment_id for run in runs}
         cells: pd.DataFrame = frame.assign(experiment_id=frame["run_id"].map(experiments).astype("string")).reset_index(
             drop=True
         )
-        cells.attrs[NOTES] = [*notes, *distinct.notes(whole)]
-        return cells
+        return Newest(cells, [*dict.fromkeys(notes), *distinct.notes(whole)][:_NOTES], studies)
 
 
 def _ordering(table: pa.Table) -> pa.Table:

@@ -96,8 +96,8 @@ def measured(studies: int, deviation: float, **axes: list[Any]) -> pd.DataFrame:
 
 
 def test_what_is_behind_by_less_than_studies_differ_may_lead() -> None:
-    table = recommend(measured(4, 0.04))
-    (between,) = table.attrs["between_studies"]
+    table, about = recommend(measured(4, 0.04))
+    (between,) = about["between_studies"]
     assert {"device": "xeon", "fingerprint": "f", "figures": 12, "studies": 4}.items() <= between.items()
     assert between["deviation"] == pytest.approx(0.04, rel=0.4)
     near = table[table["may_lead"]]
@@ -107,15 +107,15 @@ def test_what_is_behind_by_less_than_studies_differ_may_lead() -> None:
 
 
 def test_studies_that_agree_leave_the_order_as_it_is() -> None:
-    table = recommend(measured(4, 0.0))
-    (between,) = table.attrs["between_studies"]
+    table, about = recommend(measured(4, 0.0))
+    (between,) = about["between_studies"]
     assert between["deviation"] < 0.002
     assert not table["may_lead"].any()
 
 
 def test_one_study_says_nothing_of_the_next() -> None:
-    table = recommend(measured(1, 0.03))
-    assert table.attrs["between_studies"] == []
+    table, about = recommend(measured(1, 0.03))
+    assert about["between_studies"] == []
     assert not table["may_lead"].any()
 
 
@@ -136,7 +136,7 @@ def test_a_study_on_several_servers_is_one() -> None:
 
 def test_what_is_not_of_time_is_not_widened_by_what_times_did() -> None:
     frame = measured(4, 0.03).assign(peak_memory_mb=100.0)
-    assert recommend(frame, objective="memory").attrs["between_studies"] == []
+    assert recommend(frame, objective="memory").about["between_studies"] == []
 
 
 def test_a_ratio_is_widened_by_what_is_known_of_its_machine() -> None:

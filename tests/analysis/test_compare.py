@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.compare import compare
+from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.selection import Selection, baseline
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.tables.results import from_record as table_of
@@ -31,18 +32,18 @@ def frame(tmp_path: Path) -> pd.DataFrame:
 
 
 def test_workloads_against_devices_and_compilers(frame: pd.DataFrame) -> None:
-    table = compare(frame)
+    table, about = compare(frame)
     assert table.loc[("resnet18", 1), ("orin", "openvino")] == pytest.approx(250)
     assert table.isna().loc[("deit-t", 2), ("xeon", ORT)]
-    assert table.attrs["left_out"] == {"unsupported": 6, "timeout": 2, "crashed": 2}
-    assert table.attrs["cells"] == 26
-    assert table.attrs["unit"] == "samples/s"
+    assert about["left_out"] == {"unsupported": 6, "timeout": 2, "crashed": 2}
+    assert about["cells"] == 26
+    assert about["unit"] == "samples/s"
 
 
 def test_all_verdicts_on_request(frame: pd.DataFrame) -> None:
-    table = compare(frame, include=[str(verdict) for verdict in Verdict])
+    table, about = compare(frame, include=[str(verdict) for verdict in Verdict])
     assert table.loc[("deit-t", 2), ("xeon", ORT)] == pytest.approx(2**0.2 * 150)
-    assert table.attrs["left_out"] == {}
+    assert about["left_out"] == {}
 
 
 def wrong(tmp_path: Path, verdict: Verdict) -> pd.DataFrame:
@@ -60,21 +61,21 @@ def test_a_cell_that_is_not_ok_keeps_its_numbers_and_enters_no_ranking(verdict: 
     assert cell["throughput"] > 0
     assert cell["parity_cosine"] > 0
     best = ["label", "batch"]
-    ranked = compare(frame, rows=["label"], columns=["batch"], workloads=["resnet18"], best=best)
+    ranked, about = compare(frame, rows=["label"], columns=["batch"], workloads=["resnet18"], best=best)
     assert ranked.loc["resnet18", 4] == pytest.approx(4**0.2 * 150)  # ONNX Runtime is the fastest of those that are ok
-    assert ranked.attrs["left_out"] == {str(verdict): 1}
-    asked = compare(frame, rows=["label"], columns=["compiler"], batch_sizes=[4], include=[str(verdict)])
+    assert about["left_out"] == {str(verdict): 1}
+    asked, about = compare(frame, rows=["label"], columns=["compiler"], batch_sizes=[4], include=[str(verdict)])
     assert asked.loc["resnet18", "openvino"] == pytest.approx(cell["throughput"])
-    (value,) = [found for found in asked.attrs["values"] if found["cell"] == cell["cell"]]
+    (value,) = [found for found in about["values"] if found["cell"] == cell["cell"]]
     assert (value["verdict"], value["precision_in_force"]) == (str(verdict), "bf16")
 
 
 def test_a_doubtful_number_does_not_hide_a_good_one(tmp_path: Path) -> None:
     frame = wrong(tmp_path, Verdict.PARITY_FAILED)
     asked: dict[str, Any] = {"rows": ["label"], "columns": ["batch"], "include": ["parity_failed"]}
-    both = compare(frame, workloads=["resnet18"], best=["label", "batch"], **asked)
+    both = compare(frame, workloads=["resnet18"], best=["label", "batch"], **asked).table
     assert both.loc["resnet18", 4] == pytest.approx(4**0.2 * 150)
-    alone = compare(frame, compilers=["openvino"], **asked)
+    alone = compare(frame, compilers=["openvino"], **asked).table
     assert alone.loc["resnet18", 4] == pytest.approx(4**0.2 * 250)
 
 
@@ -83,7 +84,7 @@ def test_nodes_that_fell_back_are_told(tmp_path: Path) -> None:
     cell = record.lanes[lane_id(record, "resnet18", "onnxruntime")].cells[1]
     cell.flags = {**cell.flags, "fallback_nodes": 3}
     table = compare(table_of(record))
-    assert {found["cell"]: found["fallback_nodes"] for found in table.attrs["values"] if found["fallback_nodes"]} == {
+    assert {found["cell"]: found["fallback_nodes"] for found in table.about["values"] if found["fallback_nodes"]} == {
         cell.id: 3
     }
 
@@ -101,7 +102,7 @@ def test_filters(frame: pd.DataFrame) -> None:
         batch_sizes=[1, 4],
         precisions=["fp32"],
         best=["workload", "compiler"],
-    )
+    ).table
     assert list(table.index) == ["timm:resnet18"]
     assert list(table.columns) == ["identity", "onnxruntime"]
     assert table.loc["timm:resnet18", "identity"] == pytest.approx(10.0)  # the lower latency, at batch 1
@@ -114,14 +115,14 @@ def test_the_latest_study_wins_even_when_it_ended_worse(tmp_path: Path) -> None:
     new.lanes[key].cells[1].metrics["throughput"] = 111.0
     new.lanes[key].cells[2].verdict = Verdict.TIMEOUT
     frame = pd.concat([table_of(new), table_of(old)], ignore_index=True)
-    table = compare(frame, columns=["compiler"])
+    table, about = compare(frame, columns=["compiler"])
     assert table.loc[("resnet18", 1), "openvino"] == 111.0
     assert table.isna().loc[("resnet18", 2), "openvino"]
-    assert table.attrs["left_out"]["timeout"] == 2
+    assert about["left_out"]["timeout"] == 2
 
 
 def test_neither_high_nor_low_is_better(frame: pd.DataFrame) -> None:
-    assert compare(frame, metric="repetitions").max().max() == 20
+    assert compare(frame, metric="repetitions").table.max().max() == 20
     with pytest.raises(UsageError, match="no repetitions is the better one: leave out best"):
         compare(frame, metric="repetitions", rows=["label"], best=["label"])
 
@@ -149,20 +150,20 @@ def two_of_everything() -> pd.DataFrame:
 )
 def test_no_two_cells_fall_together(rows: str, columns: str) -> None:
     frame = two_of_everything()
-    table = compare(frame, rows=[rows], columns=columns.split(","))
-    shown = {one["cell"]: one["value"] for one in table.attrs["values"]}
+    table, about = compare(frame, rows=[rows], columns=columns.split(","))
+    shown = {one["cell"]: one["value"] for one in about["values"]}
     assert shown == dict(zip(frame["cell"], frame["throughput"], strict=True))
     assert sorted(table.stack(list(range(table.columns.nlevels)), future_stack=True).dropna()) == sorted(
         frame["throughput"]
     )
-    assert table.attrs["refined"] == ({"compiler": "compiler_label"} if "compiler" in columns else {})
-    assert not any(one["which"] for one in table.attrs["values"])
+    assert about["refined"] == ({"compiler": "compiler_label"} if "compiler" in columns else {})
+    assert not any(one["which"] for one in about["values"])
 
 
 def test_the_best_of_several_says_which_one_it_is() -> None:
-    table = compare(two_of_everything(), rows=["label"], columns=["compiler"], best=["label", "device"])
-    assert table.attrs["added"] == ["device"], "what is best of a device is not what is best of the other"
-    found = told(table, label="a", device="orin")
+    compared = compare(two_of_everything(), rows=["label"], columns=["compiler"], best=["label", "device"])
+    assert compared.about["added"] == ["device"], "what is best of a device is not what is best of the other"
+    found = told(compared, label="a", device="orin")
     assert found["which"] == {
         "compiler_label": "openvino[x=1]", "precision": "bf16", "threads": "default", "batch": "8",
     }  # fmt: skip
@@ -170,7 +171,7 @@ def test_the_best_of_several_says_which_one_it_is() -> None:
 
 def test_two_models_of_one_label_are_two_rows() -> None:
     frame = cells(workload=["torch:a", "torch:b"], label=["net", "net"], throughput=[1.0, 2.0])
-    assert compare(frame).attrs["added"] == ["workload"]
+    assert compare(frame).about["added"] == ["workload"]
 
 
 @pytest.mark.parametrize(
@@ -192,19 +193,19 @@ def test_what_does_not_exist_is_named(frame: pd.DataFrame, asked: dict[str, list
 def test_nothing_to_compare(tmp_path: Path) -> None:
     record = study_record(tmp_path)
     record.lanes = {}
-    assert compare(table_of(record)).empty
+    assert compare(table_of(record)).table.empty
 
 
-def told(table: pd.DataFrame, **names: str) -> dict[str, Any]:
-    (found,) = [one for one in table.attrs["values"] if names.items() <= one.items()]
+def told(compared: Described, **names: str) -> dict[str, Any]:
+    (found,) = [one for one in compared.about["values"] if names.items() <= one.items()]
     return found
 
 
 def test_numbers_relative_to_a_compiler_that_is_not_selected() -> None:
     frame = cells(compiler=["identity", "openvino"], compiler_label=["identity", "openvino"], throughput=[50.0, 100.0])
-    table = compare(frame, compilers=["openvino"], relative_to=("compiler", "identity"))
-    assert list(table) == [("xeon", "openvino")]
-    found = told(table, compiler_label="openvino")
+    compared = compare(frame, compilers=["openvino"], relative_to=("compiler", "identity"))
+    assert list(compared.table) == [("xeon", "openvino")]
+    found = told(compared, compiler_label="openvino")
     assert found["value"] == pytest.approx(2.0)
     # Paired: its own speed-up, with that interval.
     row = frame[frame["compiler"] == "openvino"].iloc[0]
@@ -212,15 +213,15 @@ def test_numbers_relative_to_a_compiler_that_is_not_selected() -> None:
         (row["speedup_ci_low"], row["speedup_ci_high"]), rel=0.01
     )
     assert not found["tied"]
-    assert (table.attrs["unit"], table.attrs["relative_to"]) == ("1", "compiler=identity")
+    assert (compared.about["unit"], compared.about["relative_to"]) == ("1", "compiler=identity")
 
 
 def test_numbers_relative_to_a_device_are_compared_as_they_stand() -> None:
     frame = cells(device=["xeon", "orin", "orin"], batch=[1, 1, 2], throughput=[100.0, 25.0, 40.0])
-    table = compare(frame, relative_to=("device", "xeon"))
-    assert told(table, device="orin")["value"] == pytest.approx(0.25)
-    assert told(table, device="xeon")["tied"]
-    assert table.attrs["without_baseline"] == 1
+    compared = compare(frame, relative_to=("device", "xeon"))
+    assert told(compared, device="orin")["value"] == pytest.approx(0.25)
+    assert told(compared, device="xeon")["tied"]
+    assert compared.about["without_baseline"] == 1
 
 
 def test_numbers_relative_to_an_earlier_study() -> None:
@@ -234,15 +235,15 @@ def test_what_cannot_be_told_from_the_best_is_a_tie() -> None:
     labels = ["a", "b", "c"]
     frame = cells(compiler=labels, compiler_label=labels, throughput=[100.0, 100.2, 90.0])
     table = compare(frame)
-    marks = {one["compiler_label"]: (one["best"], one["tied"]) for one in table.attrs["values"]}
+    marks = {one["compiler_label"]: (one["best"], one["tied"]) for one in table.about["values"]}
     assert marks == {"a": (False, True), "b": (True, False), "c": (False, False)}
     only = compare(frame, best=["label"])
-    assert {one["compiler_label"] for one in only.attrs["values"]} == {"a", "b"}
+    assert {one["compiler_label"] for one in only.about["values"]} == {"a", "b"}
 
 
 def test_of_metrics_without_intervals_equal_numbers_are_ties() -> None:
     frame = cells(compiler_label=["a", "b", "c"], peak_memory_mb=[100.0, 100.0, 100.1])
-    found = compare(frame, metric="peak_memory_mb").attrs["values"]
+    found = compare(frame, metric="peak_memory_mb").about["values"]
     assert [(one["best"], one["tied"]) for one in found] == [(True, False), (False, True), (False, False)]
 
 
@@ -252,7 +253,7 @@ def test_of_metrics_without_intervals_equal_numbers_are_ties() -> None:
 )
 def test_sorting(sort: str | None, expected: list[str]) -> None:
     frame = cells(label=["a", "b", "c"], workload=["a", "b", "c"], throughput=[30.0, 10.0, 20.0])
-    assert list(compare(frame, rows=["label"], sort=sort).index) == expected
+    assert list(compare(frame, rows=["label"], sort=sort).table.index) == expected
 
 
 def test_filters_that_fit_nothing_together_say_what_each_fits() -> None:
@@ -293,7 +294,7 @@ def test_a_pivot_is_that_of_a_naive_walk(seed: int) -> None:
         if row["verdict"] == "ok":
             key = ((row["label"], row["batch"], row["precision"]), (row["device"], row["compiler_label"]))
             expected[key] = max(expected.get(key, 0.0), row["throughput"])
-    table = compare(frame, rows=["label", "batch", "precision"])
+    table = compare(frame, rows=["label", "batch", "precision"]).table
     assert {(index, column): value for column in table for index, value in table[column].dropna().items()} == expected
 
 
@@ -323,8 +324,8 @@ def test_nothing_is_divided_by_a_baseline_of_zero(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"metric": "page_faults_per_sample", "workloads": ["resnet18"], "batch_sizes": [1]}
     asked["columns"] = ["compiler"]
     divided = compare(frame, relative_to=("compiler", "identity"), **asked)
-    assert [(one["compiler"], one["value"]) for one in divided.attrs["values"]] == [("identity", 1.0)]
-    assert divided.attrs["without_baseline"] == 2
-    turned = compare(frame, relative_to=("compiler", "onnxruntime"), **asked).attrs["values"]
+    assert [(one["compiler"], one["value"]) for one in divided.about["values"]] == [("identity", 1.0)]
+    assert divided.about["without_baseline"] == 2
+    turned = compare(frame, relative_to=("compiler", "onnxruntime"), **asked).about["values"]
     assert {one["compiler"]: one["value"] for one in turned} == {"identity": 0.0, "onnxruntime": 1.0, "openvino": 0.0}
-    assert len(compare(frame, **asked).attrs["values"]) == 3
+    assert len(compare(frame, **asked).about["values"]) == 3

@@ -39,17 +39,17 @@ def measured(openvino: float, noise: float = 0.01, seed: int = 0, rounds: int = 
 def test_rounds_decide_where_absolute_figures_cannot() -> None:
     frame = measured(108.0)
     noisy = frame.assign(noise="others used 40 %", unsteady="throughput")
-    table = recommend(noisy)
-    assert table.attrs["undecided"] == []
+    table, about = recommend(noisy)
+    assert about["undecided"] == []
     assert table.loc[table["best"], "compiler"].tolist() == ["openvino"]
     apart = noisy.assign(log_medians="", throughput_log_se=0.05, throughput_df=11.0)
-    (doubt,) = recommend(apart).attrs["undecided"]
+    (doubt,) = recommend(apart).about["undecided"]
     assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["onnxruntime"]
 
 
 def test_what_cannot_be_told_is_undecided_with_what_would_tell() -> None:
-    table = recommend(measured(100.5, noise=0.06, seed=1))
-    (doubt,) = table.attrs["undecided"]
+    table, about = recommend(measured(100.5, noise=0.06, seed=1))
+    (doubt,) = about["undecided"]
     (rival,) = doubt["rivals"]
     assert not table["best"].any()
     assert rival["ratio_ci_low"] < 1
@@ -68,8 +68,8 @@ def test_what_cannot_be_told_is_undecided_with_what_would_tell() -> None:
 
 
 def test_who_is_as_good_for_sure_is_no_rival() -> None:
-    table = recommend(measured(100.5, noise=0.002, rounds=20))
-    assert table.attrs["undecided"] == []
+    table, about = recommend(measured(100.5, noise=0.002, rounds=20))
+    assert about["undecided"] == []
     assert table["best"].sum() == 1
 
 
@@ -109,10 +109,10 @@ def test_the_best_of_shared_rounds_leads_whatever_its_own_figure() -> None:
     rounds = [dict.fromkeys(["0.0", "0.1", "0.2"], value) for value in (1.0, 0.5, 0.4)]
     frame["log_medians"] = [json.dumps(part) for part in rounds]
     assert Comparison(frame, THROUGHPUT).leader([1, 2, 0]) == 2
-    table = recommend(frame)
+    table = recommend(frame).table
     assert table.loc[table["best"], "compiler"].tolist() == ["openvino"]
     assert rank(frame, EngineQuestion()).candidates[0].model_id == "m-c"
-    (best,) = [value for value in compare(frame, rows=["batch"]).attrs["values"] if value["best"]]
+    (best,) = [value for value in compare(frame, rows=["batch"]).about["values"] if value["best"]]
     assert best["compiler_label"] == "openvino"
 
 
@@ -121,13 +121,13 @@ def test_who_left_a_race_because_of_another_is_no_rival() -> None:
     frame = measured(60.0).assign(study_id="raced", cell=["i-b1", "a-b1", "b-b1"])
     rounds = [{"0.0": 2.0, "0.1": 2.1}, {"0.0": 1.0, "0.1": 1.0}, {"0.0": 1.4, "0.1": 1.9}]
     frame["log_medians"] = [json.dumps(part) for part in rounds]
-    (doubt,) = recommend(frame).attrs["undecided"]
+    (doubt,) = recommend(frame).about["undecided"]
     assert {rival["row"]["compiler"] for rival in doubt["rivals"]} >= {"openvino"}
-    told = recommend(frame.assign(beaten_by=["a-b1", None, "a-b1"]))
-    assert told.attrs["undecided"] == []
+    told, about = recommend(frame.assign(beaten_by=["a-b1", None, "a-b1"]))
+    assert about["undecided"] == []
     assert told.loc[told["best"], "compiler"].tolist() == ["onnxruntime"]
     without = recommend(frame.assign(beaten_by=["a-b1", None, "a-b1"])[[True, False, True]])
-    assert without.attrs["undecided"], "who beat them is not there, or is not asked for"
+    assert without.about["undecided"], "who beat them is not there, or is not asked for"
 
 
 def test_a_single_round_ranks_nowhere_and_may_be_better() -> None:
@@ -135,10 +135,10 @@ def test_a_single_round_ranks_nowhere_and_may_be_better() -> None:
     alone = frame["compiler"] == "openvino"
     frame.loc[alone, ["throughput_log_se", "throughput_df", "throughput_ci_low", "throughput_ci_high"]] = np.nan
     frame.loc[alone, "log_medians"] = '{"0.0": 1.0}'
-    (doubt,) = recommend(frame).attrs["undecided"]
+    (doubt,) = recommend(frame).about["undecided"]
     assert "openvino at batch 1 measured" in doubt["said"]
     assert ", which has no interval; it could beat onnxruntime at batch 1" in doubt["said"]
-    best = [value["compiler_label"] for value in compare(frame, rows=["batch"]).attrs["values"] if value["best"]]
+    best = [value["compiler_label"] for value in compare(frame, rows=["batch"]).about["values"] if value["best"]]
     assert best == ["onnxruntime"]
     with pytest.raises(UsageError, match="1 without an interval"):
         rank(frame[alone], EngineQuestion())
@@ -146,18 +146,18 @@ def test_a_single_round_ranks_nowhere_and_may_be_better() -> None:
 
 def test_figures_without_intervals_are_compared_as_numbers() -> None:
     frame = cells(compiler=NAMES, compiler_label=NAMES, peak_memory_mb=[300.0, 200.0, 201.0], model_id=["a", "b", "c"])
-    table = recommend(frame, objective="memory")
-    assert table.attrs["undecided"] == []
+    table, about = recommend(frame, objective="memory")
+    assert about["undecided"] == []
     assert table.loc[table["best"], "compiler"].tolist() == ["onnxruntime"]
 
 
 def test_unsteady_figures_are_marked_and_ratios_of_shared_rounds_are_not() -> None:
     frame = measured(108.0).assign(noise="others used 40 %", unsteady="throughput,rtr")
-    shown = compare(frame, rows=["batch"]).attrs["values"]
+    shown = compare(frame, rows=["batch"]).about["values"]
     assert all(value["unsteady"] and value["noise"] == "others used 40 %" for value in shown)
-    relative = compare(frame, rows=["batch"], relative_to=("compiler", "identity")).attrs["values"]
+    relative = compare(frame, rows=["batch"], relative_to=("compiler", "identity")).about["values"]
     assert not any(value["unsteady"] for value in relative)
-    apart = compare(frame.assign(log_medians=""), rows=["batch"], relative_to=("compiler", "identity")).attrs["values"]
+    apart = compare(frame.assign(log_medians=""), rows=["batch"], relative_to=("compiler", "identity")).about["values"]
     assert [value["unsteady"] for value in apart] == [False, True, True], "the baseline over itself is 1"
 
 
@@ -165,7 +165,7 @@ def test_who_is_beaten_for_sure_in_its_own_rounds_is_no_rival_of_another_batch_s
     rates = {"identity": 50.0, "onnxruntime": 80.0, "openvino": 100.0}
     frame = Drawn(grid(lambda compiler, batch: rates[compiler], compiler=NAMES, batch=[1, 4]), 0.01, 0.05, 12).draw(0)
     frame = frame.assign(noise="others used 40 %", unsteady="throughput", throughput_log_se=0.2)
-    (doubt,) = recommend(frame).attrs["undecided"]
+    (doubt,) = recommend(frame).about["undecided"]
     assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["openvino"], "the same at the other batch size"
 
 
@@ -174,9 +174,9 @@ def test_of_a_complement_less_that_is_left_is_better() -> None:
         compiler=NAMES, compiler_label=NAMES, cpu_reduction=[0.0, 0.5, 0.2], cpu_reduction_log_se=[0.0, 0.02, 0.02],
         cpu_reduction_df=[9.0, 9.0, 9.0],
     )  # fmt: skip
-    assert recommend(frame, objective="cpu_reduction").attrs["undecided"] == []
+    assert recommend(frame, objective="cpu_reduction").about["undecided"] == []
     noisy = frame.assign(cpu_reduction_log_se=[0.0, 0.2, 0.2])
-    (doubt,) = recommend(noisy, objective="cpu_reduction").attrs["undecided"]
+    (doubt,) = recommend(noisy, objective="cpu_reduction").about["undecided"]
     assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["openvino"]
 
 
@@ -189,10 +189,10 @@ def two_sizes(**columns: Any) -> pd.DataFrame:
 
 
 def test_the_compiler_is_decided_before_the_batch_size() -> None:
-    table = recommend(two_sizes())
-    (answer,) = table.attrs["answers"]
+    table, about = recommend(two_sizes())
+    (answer,) = about["answers"]
     assert answer["decided"]
-    assert table.attrs["undecided"] == []
+    assert about["undecided"] == []
     assert answer["said"].startswith("resnet18 on xeon: openvino, ")
     assert " times eager at batch " in answer["said"]
     assert "; its batch size is undecided: openvino at batch " in answer["said"]
@@ -203,8 +203,8 @@ def test_the_compiler_is_decided_before_the_batch_size() -> None:
 
 def test_which_of_two_engines_is_undecided_where_each_has_one_batch_size() -> None:
     frame = two_sizes()
-    table = recommend(frame.assign(model_id=frame["compiler"] + frame["batch"].astype(str)))
-    (answer,) = table.attrs["undecided"]
+    table, about = recommend(frame.assign(model_id=frame["compiler"] + frame["batch"].astype(str)))
+    (answer,) = about["undecided"]
     assert answer["said"].startswith("resnet18 on xeon: openvino, "), "that much is known"
     assert not table["best"].any()
 
@@ -224,7 +224,7 @@ def test_a_figure_without_an_interval_leaves_what_pairs_show() -> None:
     frame = measured(108.0)
     alone = frame["compiler"] == "openvino"
     frame.loc[alone, ["throughput_log_se", "throughput_df", "throughput_ci_low", "throughput_ci_high"]] = np.nan
-    table = recommend(frame)
+    table = recommend(frame).table
     assert table.loc[table["best"], "compiler"].tolist() == ["openvino"]
     assert rank(frame, EngineQuestion()).rivals == ()
 
@@ -236,15 +236,15 @@ def test_a_tie_is_an_answer_by_the_smaller_engine_or_less_memory() -> None:
         ({"engine_size_mb": [9.0, 10.0, 20.0]}, "onnxruntime", "the smaller engine"),
         ({"engine_size_mb": [9.0, 10.1, 10.0], "peak_memory_mb": [50.0, 99.0, 199.0]}, "onnxruntime", "less memory"),
     ):
-        table = recommend(frame.assign(**columns))
-        (answer,) = table.attrs["answers"]
+        table, about = recommend(frame.assign(**columns))
+        (answer,) = about["answers"]
         other = {"openvino": "onnxruntime", "onnxruntime": "openvino"}[best]
         assert answer["said"].startswith(
             f"resnet18 on xeon: either of {best} and {other} (within 3 %): {best}, {why}, "
         )
         assert table.loc[table["best"], "compiler"].tolist() == [best]
         (shown,) = [
-            value for value in compare(frame.assign(**columns), rows=["batch"]).attrs["values"] if value["best"]
+            value for value in compare(frame.assign(**columns), rows=["batch"]).about["values"] if value["best"]
         ]
         assert shown["compiler_label"] == best
 
@@ -254,14 +254,14 @@ def test_what_no_option_can_say_is_measured_again_from_the_file_of_the_study(
 ) -> None:
     monkeypatch.setenv("NGRAPH_HOME", str(tmp_path))
     frame = measured(100.5, noise=0.06, seed=1).assign(workload="torch:mine#1234", study_id="mine-1", run_id="r1")
-    (doubt,) = recommend(frame).attrs["undecided"]
+    (doubt,) = recommend(frame).about["undecided"]
     brought = "mlflow artifacts download --run-id r1 --artifact-path study.yaml --dst-path . && mlflow-ngraph benchmark study.yaml"
     assert f"{brought} --workloads 'torch:mine#1234' --compilers " in doubt["said"]
     file = tmp_path / "studies" / "mine-1" / "study.yaml"
     file.parent.mkdir(parents=True)
     file.touch()
     (file.parent / "started-in").write_text("/models of mine")
-    (doubt,) = recommend(frame).attrs["undecided"]
+    (doubt,) = recommend(frame).about["undecided"]
     again = f"cd '/models of mine' && mlflow-ngraph benchmark {file} --workloads 'torch:mine#1234' --compilers "
     assert f" would tell: {again}" in doubt["said"]
 
@@ -281,7 +281,7 @@ def test_a_gain_says_how_far_it_can_be_trusted(
 
 
 def test_a_gain_beside_other_load_says_so() -> None:
-    (answer,) = recommend(measured(200.0).assign(noise="others used 60 %", unsteady="throughput,speedup")).attrs[
+    (answer,) = recommend(measured(200.0).assign(noise="others used 60 %", unsteady="throughput,speedup")).about[
         "answers"
     ]
     assert " openvino, ~4." in answer["said"]

@@ -32,7 +32,7 @@ def runs() -> tuple[Run, Run]:
 
 
 def test_everything_that_differs_and_nothing_else() -> None:
-    table = difference(*runs())
+    table, about = difference(*runs())
     assert tuple(table.columns) == COLUMNS
     told = {(row["aspect"], row["name"]): (row["left"], row["right"]) for _, row in table[table["differs"]].iterrows()}
     assert told.pop(("flags", "openvino: num_streams (2 cells)")) == ("1", "2")
@@ -40,9 +40,9 @@ def test_everything_that_differs_and_nothing_else() -> None:
     assert told.pop(("state", "clock_mhz, median")) == ("3000", "2000")
     assert set(told) == {("results", f"resnet18/openvino/fp32/b{batch}") for batch in (1, 8)}
     results = table[table["aspect"] == "results"]
-    assert len(results) == table.attrs["cells"] == 4
+    assert len(results) == about["cells"] == 4
     assert results.loc[results["differs"], "change"].to_numpy() == pytest.approx(-0.1, abs=0.01)
-    assert (table.attrs["left_only"], table.attrs["right_only"]) == (0, 0)
+    assert (about["left_only"], about["right_only"]) == (0, 0)
 
 
 def test_versions_keys_of_the_study_and_commits() -> None:
@@ -50,7 +50,9 @@ def test_versions_keys_of_the_study_and_commits() -> None:
     right = replace(
         right, versions={"torch": "2.14.0", "openvino": "2026.1"}, study={"repetitions": "50"}, commit="c0ffee"
     )
-    told = {(row["aspect"], row["name"]): (row["left"], row["right"]) for _, row in difference(left, right).iterrows()}
+    told = {
+        (row["aspect"], row["name"]): (row["left"], row["right"]) for _, row in difference(left, right).table.iterrows()
+    }
     assert told["versions", "torch"] == ("2.13.0", "2.14.0")
     assert told["versions", "openvino"] == ("", "2026.1")
     assert told["study", "repetitions"] == ("100", "50")
@@ -59,15 +61,15 @@ def test_versions_keys_of_the_study_and_commits() -> None:
 
 def test_a_run_does_not_differ_from_itself() -> None:
     left, _ = runs()
-    assert not difference(left, left)["differs"].any()
+    assert not difference(left, left).table["differs"].any()
 
 
 def test_verdicts_and_cells_of_one_side() -> None:
     left, right = runs()
     frame = right.frame.copy()
     frame.loc[frame["compiler"] == "openvino", "verdict"] = "crashed"
-    table = difference(left, replace(right, frame=frame[frame["batch"] == 1]))
-    assert (table.attrs["cells"], table.attrs["left_only"]) == (2, 2)
+    table, about = difference(left, replace(right, frame=frame[frame["batch"] == 1]))
+    assert (about["cells"], about["left_only"]) == (2, 2)
     row = table[(table["aspect"] == "results") & table["differs"]].iloc[0]
     assert row["right"].endswith("crashed")
 
@@ -78,7 +80,7 @@ def test_lanes_are_matched_by_their_batch_sizes() -> None:
         replace(run, kind="lane", frame=run.frame[run.frame["compiler"] == name].reset_index(drop=True))
         for run, name in ((left, "identity"), (right, "openvino"))
     )
-    table = difference(one, other)
+    table = difference(one, other).table
     results = table[table["aspect"] == "results"]
     assert results["name"].tolist() == ["batch 1", "batch 8"]
     assert results["change"].to_numpy() == pytest.approx(1.25, abs=0.02)
@@ -97,8 +99,8 @@ def test_what_rounds_apart_would_notice_is_nothing() -> None:
         replace(run, frame=run.frame.assign(throughput_log_se=[error, 1e-3] * 2, throughput_df=1.0, log_medians=""))
         for run, error in zip(runs(), (0.7, 0.7), strict=True)
     )
-    results = difference(left, right).query("aspect == 'results'")
+    results = difference(left, right).table.query("aspect == 'results'")
     assert results["notices"].notna().tolist() == [False, True] * 2
     assert results["p"].notna().all()
-    (said,) = [line for line in _notes(difference(left, right)) if line.startswith("nothing could")]
+    (said,) = [line for line in _notes(*difference(left, right)) if line.startswith("nothing could")]
     assert said == "nothing could be noticed in 2 cells: the rounds are too few, or differ too much"

@@ -48,11 +48,11 @@ def judged(table: pd.DataFrame) -> set[tuple[str, str, int, str]]:
 
 @pytest.mark.usefixtures("compilers")
 def test_where_nothing_changed_it_stays_open() -> None:
-    outcomes = [gate(*sides(seed=seed)).attrs["outcome"] for seed in range(40)]
+    outcomes = [gate(*sides(seed=seed)).about["outcome"] for seed in range(40)]
     assert outcomes.count("passed") >= 39
-    table = gate(*sides())
+    table, about = gate(*sides())
     assert tuple(table.columns) == COLUMNS
-    assert table.attrs["tested"] == len(table) == 6
+    assert about["tested"] == len(table) == 6
     assert set(table["metric"]) == {"speedup"}
     assert set(table["compiler_label"]) == {"openvino"}, "the baseline over itself is no comparison"
     assert (table["notices"] < 0.03).all()
@@ -61,23 +61,23 @@ def test_where_nothing_changed_it_stays_open() -> None:
 def test_noise_beyond_the_threshold_is_no_failure() -> None:
     """The point estimates lie beyond the threshold in many tables; the test sees that chance explains it, and says so."""
     strict = [Threshold.parse("throughput=-0.5%")]
-    tables = [gate(*sides(seed=seed, noise=0.02), strict) for seed in range(40)]
-    assert sum(bool((table["change"] < -0.005).any()) for table in tables) > 20
-    assert [table.attrs["outcome"] for table in tables].count("failed") <= 2
-    assert not any(table.attrs["outcome"] == "passed" for table in tables)
-    blind = tables[0].iloc[0]
+    judged = [gate(*sides(seed=seed, noise=0.02), strict) for seed in range(40)]
+    assert sum(bool((table["change"] < -0.005).any()) for table, _ in judged) > 20
+    assert [one.about["outcome"] for one in judged].count("failed") <= 2
+    assert not any(one.about["outcome"] == "passed" for one in judged)
+    blind = judged[0].table.iloc[0]
     assert blind["outcome"] == "could not tell"
     assert blind["notices"] > 0.005
     assert "notices a fall of" in blind["reason"]
 
 
 def test_one_cell_that_became_slower() -> None:
-    table = gate(
+    table, about = gate(
         *sides(
             lambda workload, compiler, batch: 0.95 if (workload, compiler, batch) == (MODELS[1], "openvino", 8) else 1
         )
     )
-    assert table.attrs["outcome"] != "passed"
+    assert about["outcome"] != "passed"
     assert judged(table) == {("swin", "openvino", 8, "failed")}
     first = table.iloc[0]
     assert first["outcome"] == "failed"
@@ -105,11 +105,11 @@ def test_what_studies_differ_by_without_any_cause_is_allowed_for(change: float, 
     frame = restless(0.03, change)
     old, new = (Side(name, frame[frame["study_id"] == name].reset_index(drop=True)) for name in ("study-4", "study-5"))
     blind = gate(new, old, ABSOLUTE)
-    assert blind.attrs["outcome"] == "failed"
-    assert blind.attrs["between_studies"] == []
-    table = gate(new, old, ABSOLUTE, history=frame)
-    assert table.attrs["outcome"] == outcome
-    (known,) = table.attrs["between_studies"]
+    assert blind.about["outcome"] == "failed"
+    assert blind.about["between_studies"] == []
+    table, about = gate(new, old, ABSOLUTE, history=frame)
+    assert about["outcome"] == outcome
+    (known,) = about["between_studies"]
     assert (known["metric"], known["figures"], known["studies"]) == ("throughput", 12, 5)
     assert known["deviation"] == pytest.approx(0.03, rel=0.3)
     if outcome == "failed":
@@ -117,21 +117,21 @@ def test_what_studies_differ_by_without_any_cause_is_allowed_for(change: float, 
 
 
 def test_what_is_within_the_threshold_passes_however_sure_it_is() -> None:
-    table = gate(*sides(lambda *_: 0.98), ABSOLUTE)
-    assert table.attrs["outcome"] == "passed"
+    table, about = gate(*sides(lambda *_: 0.98), ABSOLUTE)
+    assert about["outcome"] == "passed"
     assert (table["p"] < 0.05).any()
-    assert gate(*sides(lambda *_: 1.2), ABSOLUTE).attrs["outcome"] == "passed"
+    assert gate(*sides(lambda *_: 1.2), ABSOLUTE).about["outcome"] == "passed"
 
 
 def test_where_a_side_has_no_speed_up_its_throughput_is_compared() -> None:
     new, old = sides(lambda *_: 0.9)
     alone = Side("new", new.frame.assign(speedup=new.frame["speedup"].where(new.frame["batch"] == 1)))
-    table = gate(alone, old)
+    table = gate(alone, old).table
     assert set(table["metric"] + table["batch"].astype(str)) == {"speedup1", "throughput8"}
     assert set(table.loc[table["metric"] == "throughput", "outcome"]) == {"failed"}
     assert set(table.loc[table["metric"] == "speedup", "outcome"]) == {"passed"}, "all became slower alike"
     other = Side("new", new.frame.assign(baseline="torchscript"))
-    assert set(gate(other, old)["metric"]) == {"throughput"}, "speed-ups over other baselines are other figures"
+    assert set(gate(other, old).table["metric"]) == {"throughput"}, "speed-ups over other baselines are other figures"
     eager = [Side(side.name, side.frame[side.frame["compiler"] == "identity"]) for side in (new, old)]
     with pytest.raises(UsageError, match=r"^nothing can be compared by speedup: it is exact by definition"):
         gate(eager[0], eager[1], [Threshold.parse("speedup=-3%")])
@@ -140,16 +140,18 @@ def test_where_a_side_has_no_speed_up_its_throughput_is_compared() -> None:
 def test_a_round_alone_tells_nothing_and_is_not_green() -> None:
     new, old = sides()
     alone = new.frame.drop(columns="log_medians").assign(speedup_log_se=np.nan, speedup_df=np.nan)
-    table = gate(Side("new", alone), old)
+    table, about = gate(Side("new", alone), old)
     assert set(table["outcome"]) == {"could not tell"}
-    assert table.attrs["outcome"] == "could not tell"
+    assert about["outcome"] == "could not tell"
 
 
 @pytest.mark.parametrize("noise", [0.002, 0.01, 0.05, 0.3])
 def test_it_is_never_green_while_it_is_blind(noise: float) -> None:
     for seed in range(4):
         for change in (1.0, 0.95):
-            table = gate(*sides(lambda _, compiler, __, by=change: by if compiler == "openvino" else 1, seed, noise))
+            table = gate(
+                *sides(lambda _, compiler, __, by=change: by if compiler == "openvino" else 1, seed, noise)
+            ).table
             green = table[table["outcome"] == "passed"]
             assert (green["notices"] <= 0.03).all()
             assert (green["change"] >= -0.03).all()
@@ -165,22 +167,22 @@ def test_cells_that_got_lost_or_went_bad() -> None:
     more = pd.concat([gone, frame.assign(batch=16, cell="another")]).reset_index(drop=True)
     worse = old.frame.copy()
     worse.loc[worse["workload"] == MODELS[1], "verdict"] = "timeout"
-    table = gate(Side("new", more), Side("old", worse))
+    table, about = gate(Side("new", more), Side("old", worse))
     assert judged(table) == {
         ("resnet50", "identity", 1, "not ok"),
         ("deit", "identity", 8, "missing"),
         ("deit", "openvino", 8, "missing"),
     }
-    assert table.attrs["skipped"] == 4
+    assert about["skipped"] == 4
     assert "crashed: signal 11" in set(table["reason"])
-    assert table.attrs["new"] == 6
+    assert about["new"] == 6
 
 
 def test_metrics_that_should_be_low_and_those_without_an_interval() -> None:
     new, old = sides(lambda *_: 0.9)
     asked = [Threshold.parse(text) for text in ("latency_mean_ms=+5%", "peak_memory_mb=10%")]
     frames = [side.frame.assign(peak_memory_mb=size) for side, size in ((new, 115.0), (old, 100.0))]
-    table = gate(Side("new", frames[0]), Side("old", frames[1]), asked)
+    table = gate(Side("new", frames[0]), Side("old", frames[1]), asked).table
     assert set(table["outcome"]) == {"failed"}
     assert set(table["metric"]) == {"latency_mean_ms", "peak_memory_mb"}
     memory = table[table["metric"] == "peak_memory_mb"]
@@ -188,12 +190,12 @@ def test_metrics_that_should_be_low_and_those_without_an_interval() -> None:
     assert memory["p"].isna().all()
     assert memory["reason"].str.contains("has no interval").all()
     assert (
-        gate(Side("new", frames[0]), Side("old", frames[1]), [Threshold.parse("peak_memory_mb=16%")]).attrs["outcome"]
+        gate(Side("new", frames[0]), Side("old", frames[1]), [Threshold.parse("peak_memory_mb=16%")]).about["outcome"]
         == "passed"
     )
-    unmeasured = gate(new, old, [Threshold.parse("power_w=16%")])
+    unmeasured, about = gate(new, old, [Threshold.parse("power_w=16%")])
     assert set(unmeasured["outcome"]) == {"unmeasured"}
-    assert unmeasured.attrs["outcome"] != "passed"
+    assert about["outcome"] != "passed"
 
 
 def test_machines_that_differ_are_refused() -> None:
@@ -205,26 +207,26 @@ def test_machines_that_differ_are_refused() -> None:
     with pytest.raises(UsageError, match=r"an unknown one"):
         gate(unknown, old)
     table = gate(Side("new", moved.frame.assign(threads=64)), old, across_machines=True)
-    assert table.attrs["outcome"] == "passed"
-    assert table.attrs["machines"] == {"candidate": ["another"], "baseline": ["f"]}
+    assert table.about["outcome"] == "passed"
+    assert table.about["machines"] == {"candidate": ["another"], "baseline": ["f"]}
     both = Side("new", pd.concat([moved.frame.assign(throughput=1.0, started_at=9e9), new.frame], ignore_index=True))
-    assert gate(both, old).attrs["outcome"] == "passed"
+    assert gate(both, old).about["outcome"] == "passed"
 
 
 def test_models_are_compared_whatever_compiled_them() -> None:
     one = cells(compiler="openvino", compiler_label="openvino", throughput=100.0, model_id="m-1", study_id="a")
     two = cells(compiler="tvm", compiler_label="tvm", throughput=80.0, model_id="m-2", study_id="b")
-    table = gate(Side("models:/new", two, model=True), Side("models:/old", one, model=True))
+    table = gate(Side("models:/new", two, model=True), Side("models:/old", one, model=True)).table
     assert table["outcome"].tolist() == ["failed"]
     assert table["change"].tolist() == pytest.approx([-0.2])
-    assert gate(Side("run", two), Side("models:/old", one, model=True))["outcome"].tolist() == ["missing"]
+    assert gate(Side("run", two), Side("models:/old", one, model=True)).table["outcome"].tolist() == ["missing"]
 
 
 def test_of_several_studies_the_latest_counts() -> None:
     new, old = sides(lambda *_: 0.5)
     again = new.frame.assign(throughput=old.frame["throughput"], study_id="again", started_at=9e9)
-    assert gate(new, old, ABSOLUTE).attrs["outcome"] == "failed"
-    assert gate(Side("new", pd.concat([again, new.frame])), old, ABSOLUTE).attrs["outcome"] == "passed"
+    assert gate(new, old, ABSOLUTE).about["outcome"] == "failed"
+    assert gate(Side("new", pd.concat([again, new.frame])), old, ABSOLUTE).about["outcome"] == "passed"
 
 
 @pytest.mark.parametrize(
@@ -276,8 +278,8 @@ def test_files_of_results(ending: str, tmp_path: Path) -> None:
         else:
             side.frame.to_json(path, orient="records")
     measured, baseline = (load(str(path), None, cells) for path in paths)
-    found = gate(measured, baseline, ABSOLUTE)
-    expected = gate(new, old, ABSOLUTE)
+    found = gate(measured, baseline, ABSOLUTE).table
+    expected = gate(new, old, ABSOLUTE).table
     assert found["outcome"].tolist() == expected["outcome"].tolist() == ["failed"] * 12
     assert found["change"].to_numpy() == pytest.approx(expected["change"].to_numpy())
 
@@ -288,14 +290,14 @@ def test_files_of_compare(ending: str, tmp_path: Path) -> None:
     paths = []
     for side in (new, old):
         path = tmp_path / f"{side.name}.{ending}"
-        table = compare(side.frame)
+        compared = compare(side.frame)
         if ending == "parquet":
-            long(Pivot.of(table)).to_parquet(path, index=False)
+            long(Pivot.of(compared)).to_parquet(path, index=False)
         else:
-            path.write_text(text(Pivot.of(table), "json", False))
+            path.write_text(text(Pivot.of(compared), "json", False))
         paths.append(path)
     measured, baseline = (Side(path.name, of_file(path)) for path in paths)
-    found = gate(measured, baseline)
+    found = gate(measured, baseline).table
     assert found["outcome"].tolist() == ["failed"] * 12
     assert found["p"].notna().all()
     relative = tmp_path / "relative.json"
@@ -323,4 +325,4 @@ def test_commits_by_their_first_characters() -> None:
     assert load("commit:c0ff", None, lambda: frame).frame["compiler_label"].tolist() == ["a"]
     with pytest.raises(UnknownNameError, match="unknown git commit 'fff': known: bada55, c0ffee1"):
         load("commit:fff", None, lambda: frame)
-    assert np.isnan(gate(*sides())["threshold"].astype(float)).sum() == 0
+    assert np.isnan(gate(*sides()).table["threshold"].astype(float)).sum() == 0

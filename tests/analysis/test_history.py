@@ -26,16 +26,16 @@ def frame(seed: int = 0) -> pd.DataFrame:
 
 
 def test_a_change_and_its_place() -> None:
-    tables = [history(frame(seed), "resnet18/openvino/b8") for seed in range(8)]
-    for table in tables:
+    told = [history(frame(seed), "resnet18/openvino/b8") for seed in range(8)]
+    for table, about in told:
         assert tuple(table.columns) == COLUMNS
         assert table["study_id"].tolist() == STUDIES
         assert table["change"][8] == pytest.approx(-0.05, abs=0.015)
-        assert table["level"].nunique() == table.attrs["changes"] + 1
-        assert (table.attrs["batch"], table.attrs["machines"]) == (8, 0)
+        assert table["level"].nunique() == about["changes"] + 1
+        assert (about["batch"], about["machines"]) == (8, 0)
     # On either side of a change there may be another one by chance, in at most 5 of 100 cases each.
-    assert sum(table.attrs["changes"] == 1 for table in tables) >= 6
-    assert history(frame(), "resnet18/identity/b8").attrs["changes"] == 0
+    assert sum(about["changes"] == 1 for _, about in told) >= 6
+    assert history(frame(), "resnet18/identity/b8").about["changes"] == 0
 
 
 def test_what_is_not_ok_counts_for_nothing() -> None:
@@ -46,8 +46,8 @@ def test_what_is_not_ok_counts_for_nothing() -> None:
     failed = (whole["study_id"] == "study-05") & (whole["compiler"] == "openvino")
     whole.loc[failed, "verdict"] = "failed"
     whole.loc[failed, "throughput"] = np.nan
-    table = history(whole, "resnet18/openvino/b8")
-    assert table.attrs["changes"] == 1
+    table, about = history(whole, "resnet18/openvino/b8")
+    assert about["changes"] == 1
     assert table.loc[3, "verdict"] == "timeout"
     assert np.isnan(table["level"][3])
     assert np.isnan(table["value"][5])
@@ -56,19 +56,19 @@ def test_what_is_not_ok_counts_for_nothing() -> None:
 def test_other_machines_are_left_out() -> None:
     whole = frame()
     away = whole["study_id"].isin(STUDIES[:4])
-    table = history(whole.assign(fingerprint=np.where(away, "other", "mine")), "resnet18/openvino/b8")
+    table, about = history(whole.assign(fingerprint=np.where(away, "other", "mine")), "resnet18/openvino/b8")
     assert table["study_id"].tolist() == STUDIES[4:]
-    assert table.attrs["machines"] == 1
+    assert about["machines"] == 1
 
 
 def test_a_cell_is_followed_though_its_id_changed() -> None:
     whole = frame()
     whole.loc[whole["study_id"] == "study-13", "cell"] += "-new"
-    assert len(history(whole, "resnet18/openvino/b1")) == len(STUDIES)
+    assert len(history(whole, "resnet18/openvino/b1").table) == len(STUDIES)
 
 
 def test_other_metrics() -> None:
-    table = history(frame(), "resnet18/openvino/b8", "latency_mean_ms")
+    table = history(frame(), "resnet18/openvino/b8", "latency_mean_ms").table
     (changed,) = table.index[table["change"].notna()]
     assert table["change"][changed] == pytest.approx(0.0526, abs=0.01)
     with pytest.raises(UnknownNameError, match="unknown metric 'speed'"):
@@ -91,8 +91,8 @@ def test_sparklines() -> None:
 def test_a_figure_of_a_noisy_machine_is_marked() -> None:
     noisy = frame()
     noisy["unsteady"] = noisy["study_id"].map(lambda name: "throughput,latency_p50_ms" if name == "study-03" else "")
-    table = history(noisy, "resnet18/openvino/b8")
+    table, about = history(noisy, "resnet18/openvino/b8")
     assert table.index[table["unsteady"]].tolist() == [3]
-    (sheet,) = [part for part in _parts(table) if isinstance(part, Sheet)]
+    (sheet,) = [part for part in _parts(table, about) if isinstance(part, Sheet)]
     assert [row[3].startswith("~") for row in sheet.rows] == [number == 3 for number in range(14)]
-    assert not history(noisy, "resnet18/openvino/b8", "speedup")["unsteady"].any()
+    assert not history(noisy, "resnet18/openvino/b8", "speedup").table["unsteady"].any()

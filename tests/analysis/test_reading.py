@@ -59,7 +59,7 @@ def study_runs(uri: str) -> list[str]:
 
 
 def kept() -> list[str]:
-    return sorted(path.name for path in Path(platformdirs.user_cache_dir("mlflow-ngraph"), "results").glob("*/*"))
+    return sorted(path.name for path in Path(platformdirs.user_cache_dir("mlflow-ngraph"), "results").glob("*/*.arrow"))
 
 
 def write_table(uri: str, run_id: str, table: pd.DataFrame, directory: Path) -> None:
@@ -132,10 +132,10 @@ def test_what_is_deleted_restored_or_recorded_again_is_noticed(seeded: str, tmp_
     client.restore_run(gone)
     assert len(load_results(seeded)) == len(everything)
     table = pd.read_parquet(client.download_artifacts(changed, Artifact.RESULTS))
-    table["throughput"] = 7.0
+    table["cpu_percent"] = 7.0
     write_table(seeded, changed, table, tmp_path)
     again = load_results(seeded)
-    assert set(again.loc[again["run_id"] == changed, "throughput"]) == {7.0}
+    assert set(again.loc[again["run_id"] == changed, "cpu_percent"]) == {7.0}
     assert len(kept()) == STUDIES
     client.set_tag(changed, Tag.RESUMED_BY, gone)
     assert changed not in set(load_results(seeded)["run_id"])
@@ -176,7 +176,7 @@ def test_readers_and_writers_at_once(seeded: str, tmp_path: Path) -> None:
     def write(number: int) -> None:
         place = tmp_path / str(number)
         place.mkdir()
-        write_table(seeded, run_id, table.assign(throughput=float(number)), place)
+        write_table(seeded, run_id, table.assign(cpu_percent=float(number)), place)
 
     def write_again() -> None:
         for number in range(1, 12):
@@ -189,7 +189,7 @@ def test_readers_and_writers_at_once(seeded: str, tmp_path: Path) -> None:
         values = [frame.result() for frame in seen]
         writing.result()
     for frame in [*values, load_results(seeded)]:
-        found = frame.loc[frame["run_id"] == run_id, "throughput"]
+        found = frame.loc[frame["run_id"] == run_id, "cpu_percent"]
         assert (len(found), found.nunique()) == (len(table), 1)
     assert set(found) == {11.0}
 

@@ -146,13 +146,13 @@ def test_it_is_what_brute_force_finds(part: int) -> None:
         limits, metric = some_limits(rng), str(rng.choice(METRICS))
         front = [str(name) for name in rng.choice(METRICS, 3, replace=False)]
         expected = brute_force(rows, metric, limits)
-        table = recommend(frame, objective=metric, limits=limits, front=front)
+        table, about = recommend(frame, objective=metric, limits=limits, front=front)
         groups = {(str(one), str(other)): group for (one, other), group in table.groupby(["workload", "device"])}
         assert set(groups) == set(expected)
-        missing = {(one["workload"], one["device"]) for one in table.attrs["nothing"]}
+        missing = {(one["workload"], one["device"]) for one in about["nothing"]}
         assert missing == {(row["workload"], row["device"]) for row in rows} - set(expected)
         doubted = brute_doubts(rows, metric, limits, expected)
-        found = {(one["workload"], one["device"]): one["rivals"] for one in table.attrs["undecided"]}
+        found = {(one["workload"], one["device"]): one["rivals"] for one in about["undecided"]}
         assert {key: [one["row"]["cell"] for one in rivals] for key, rivals in found.items()} == doubted
         for key, group in groups.items():
             assert set(group["cell"]) == {row["cell"] for row in expected[key]}
@@ -167,7 +167,7 @@ def test_it_is_what_brute_force_finds(part: int) -> None:
 
 
 def check_fleet(frame: pd.DataFrame, rows: list[Any], metric: str, limits: list[Limit], rule: Any) -> None:
-    fleet = recommend(frame, objective=metric, limits=limits, fleet=rule)
+    fleet = recommend(frame, objective=metric, limits=limits, fleet=rule).table
     choices = brute_fleet(rows, metric, limits, rule)
     assert set(fleet["workload"]) == set(choices)
     for workload, group in fleet[fleet["best"]].groupby("workload"):
@@ -187,9 +187,9 @@ def drawn() -> Drawn:
 
 
 def test_the_best_what_is_as_good_and_what_the_others_cost() -> None:
-    table = recommend(drawn().draw(1), batch_sizes=[8])
+    table, about = recommend(drawn().draw(1), batch_sizes=[8])
     assert tuple(table.columns) == COLUMNS
-    assert (table.attrs["metric"], table.attrs["unit"], table.attrs["nothing"]) == ("throughput", "samples/s", [])
+    assert (about["metric"], about["unit"], about["nothing"]) == ("throughput", "samples/s", [])
     for _, group in table.groupby("device"):
         by_name = group.set_index("compiler_label")
         assert set(by_name.index[by_name["best"] | by_name["tied"]]) == {"onnxruntime", "openvino"}
@@ -199,7 +199,7 @@ def test_the_best_what_is_as_good_and_what_the_others_cost() -> None:
 
 
 def test_costs_of_what_should_be_low() -> None:
-    table = recommend(drawn().draw(0), objective="latency_mean_ms", devices=["xeon"])
+    table = recommend(drawn().draw(0), objective="latency_mean_ms", devices=["xeon"]).table
     assert table["batch"].tolist()[:2] == [1, 1]
     assert table["loss"].min() >= -0.01
     assert table.set_index(["compiler_label", "batch"]).loc[("identity", 1), "loss"] == pytest.approx(1.0, abs=0.03)
@@ -214,7 +214,7 @@ def test_one_choice_for_a_fleet(rule: str) -> None:
 
     names = ["identity", "onnxruntime", "openvino", "tensorrt"]
     drawn = Drawn(grid(throughput, device=["xeon", "gpu"], compiler=names, batch=[1]))
-    table = recommend(drawn.draw(0), fleet=rule)  # type: ignore[arg-type]
+    table = recommend(drawn.draw(0), fleet=rule).table  # type: ignore[arg-type]
     best = table[table["best"]]
     assert set(best["compiler_label"]) == {"onnxruntime"}
     assert set(best["device"]) == {"xeon", "gpu"}
@@ -227,21 +227,21 @@ def test_one_choice_for_a_fleet(rule: str) -> None:
 
 def test_a_fleet_needs_a_choice_that_all_devices_can_run() -> None:
     frame = cells(device=["xeon", "orin"], compiler=["openvino", "tensorrt"], compiler_label=["openvino", "tensorrt"])
-    table = recommend(frame, fleet="maximin")
+    table, about = recommend(frame, fleet="maximin")
     assert table.empty
-    assert [one["refused"] for one in table.attrs["nothing"]] == [{"no choice that all devices can run": 1}] * 2
+    assert [one["refused"] for one in about["nothing"]] == [{"no choice that all devices can run": 1}] * 2
 
 
 def test_the_winner_is_pulled_by_its_model() -> None:
     frame = cells(compiler_label=["a", "b"], throughput=[1.0, 2.0], model_id=["m-1", pd.NA])
-    table = recommend(frame).set_index("compiler_label")
+    table = recommend(frame).table.set_index("compiler_label")
     assert table.loc["a", "pull"] == "mlflow-ngraph engine pull models:/m-1"
     assert table.loc["b", "pull"] == ""
 
 
 def test_the_latest_study_of_a_cell_counts_also_where_it_ended_worse() -> None:
     frame = cells(study_id=["old", "new"], started_at=[1.0, 2.0], verdict=["ok", "failed"], throughput=[9.0, np.nan])
-    table = recommend(pd.concat([frame, cells(compiler_label="b", throughput=5.0)]))
+    table = recommend(pd.concat([frame, cells(compiler_label="b", throughput=5.0)])).table
     assert table["compiler_label"].tolist() == ["b"]
 
 
@@ -269,7 +269,7 @@ def test_the_latency_at_a_rate() -> None:
     for rate, expected in ((50.0, [11.0, 30.0]), (60.0, [19.0, 30.0]), (90.0, [math.nan, math.nan])):
         found = serving_rates.add(frame, offered, rate)[serving_rates.AT_RATE]
         assert found.tolist() == pytest.approx(expected, nan_ok=True)
-    table = recommend(serving_rates.add(frame, offered, 60.0), objective="latency-at-rate")
+    table = recommend(serving_rates.add(frame, offered, 60.0), objective="latency-at-rate").table
     assert table["value"].tolist() == [19.0, 30.0]
 
 

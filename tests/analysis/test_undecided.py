@@ -37,9 +37,9 @@ def doubtful(verdict: str = "timeout", **columns: list[object]) -> pd.DataFrame:
 
 @pytest.mark.parametrize("verdict", ["crashed", "oom", "timeout"])
 def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str) -> None:
-    table = recommend(doubtful(verdict))
+    table, about = recommend(doubtful(verdict))
     assert not table["best"].any()
-    (doubt,) = table.attrs["undecided"]
+    (doubt,) = about["undecided"]
     assert (doubt["workload"], doubt["device"]) == ("timm:resnet18", "xeon")
     assert [one["row"]["compiler"] for one in doubt["rivals"]] == ["onnxruntime"]
     said, _, command = doubt["said"].partition("; measure again with ")
@@ -62,9 +62,9 @@ def test_nothing_is_recommended_that_a_cell_could_beat_which_there_was_no_time_f
         throughput=[0.2, 0.32, np.nan, 99.0], reason=["", "", "the time of the study was up", "cosine 0.5"]
     )
     for limits in ([], [Limit("latency_p50_ms", "max", 100.0)]):
-        table = recommend(untried.assign(latency_p50_ms=[40.0, 25.0, np.nan, 0.1]), limits=limits)
+        table, about = recommend(untried.assign(latency_p50_ms=[40.0, 25.0, np.nan, 0.1]), limits=limits)
         assert not table["best"].any()
-        (doubt,) = table.attrs["undecided"]
+        (doubt,) = about["undecided"]
         assert doubt["said"].startswith(
             "undecided for resnet18 on xeon: onnxruntime[opt_level=2] at batch 8 was left out (the time of the study was up); "
             "it could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321])"
@@ -73,22 +73,22 @@ def test_nothing_is_recommended_that_a_cell_could_beat_which_there_was_no_time_f
     json.dumps([rival.to_plain() for rival in rank(untried, EngineQuestion()).rivals])
     earlier = doubtful("ok").assign(throughput=[0.2, 0.32, 0.1, 99.0], started_at=0.0)
     both = pd.concat([earlier, untried], ignore_index=True)
-    assert recommend(both).attrs["undecided"] == [], "it was measured before"
-    assert recommend(untried, fleet="maximin").attrs["undecided"]
+    assert recommend(both).about["undecided"] == [], "it was measured before"
+    assert recommend(untried, fleet="maximin").about["undecided"]
 
 
 def test_what_is_worse_or_breaks_a_limit_or_computes_something_else_is_no_rival() -> None:
     slow = doubtful().assign(throughput=[0.2, 0.32, 0.3, 99.0], throughput_ci_high=[0.21, 0.33, 0.31, 99.0])
-    for table in (
+    for table, about in (
         recommend(slow),
         recommend(doubtful(), limits=[Limit("throughput", "max", 30.0)]),
         recommend(doubtful("parity_failed")),
         recommend(doubtful(), compilers=["tvm"]),
         recommend(doubtful(), objective="latency", limits=[Limit("latency_p50_ms", "min", 1.0)]),
     ):
-        assert table.attrs["undecided"] == []
+        assert about["undecided"] == []
         assert table.loc[table["best"], "compiler"].tolist() == ["tvm"]
-    assert recommend(doubtful(), objective="latency").attrs["undecided"]
+    assert recommend(doubtful(), objective="latency").about["undecided"]
 
 
 def test_the_good_end_of_an_interval_decides() -> None:
@@ -97,21 +97,21 @@ def test_the_good_end_of_an_interval_decides() -> None:
         throughput_ci_low=[0.19, 0.31, 0.2, 99.0],
         throughput_ci_high=[0.21, 0.33, 0.4, 99.0],
     )
-    assert recommend(frame).attrs["undecided"]
+    assert recommend(frame).about["undecided"]
     assert [rival.row["compiler"] for rival in rank(frame, EngineQuestion()).rivals] == ["onnxruntime"]
     better = frame.assign(
         throughput=[0.2, 0.41, 0.3, 99.0],
         throughput_ci_low=[0.19, 0.409, 0.2, 99.0],
         throughput_ci_high=[0.21, 0.411, 0.4, 99.0],
     )
-    assert recommend(better).attrs["undecided"] == []
+    assert recommend(better).about["undecided"] == []
     assert rank(better, EngineQuestion()).rivals == ()
 
 
 def test_where_nothing_is_ok_what_is_noisy_is_named() -> None:
-    table = recommend(doubtful().assign(verdict="timeout"))
+    table, about = recommend(doubtful().assign(verdict="timeout"))
     assert table.empty
-    assert "nothing else is ok; measure again with" in table.attrs["undecided"][0]["said"]
+    assert "nothing else is ok; measure again with" in about["undecided"][0]["said"]
 
 
 def test_rivals_are_kept_with_a_ranking() -> None:
@@ -133,16 +133,16 @@ def test_a_choice_for_a_fleet_that_another_one_could_beat(rule: str) -> None:
     frame = Drawn(
         grid(lambda device, compiler, batch: 100 * speed[compiler], device=["xeon", "gpu"], compiler=list(speed), batch=[1])
     ).draw(0)  # fmt: skip
-    assert recommend(frame, fleet=rule).attrs["undecided"] == []  # type: ignore[arg-type]
+    assert recommend(frame, fleet=rule).about["undecided"] == []  # type: ignore[arg-type]
     frame.loc[(frame["compiler"] == "onnxruntime") & (frame["device"] == "gpu"), "verdict"] = "timeout"
-    table = recommend(frame, fleet=rule)  # type: ignore[arg-type]
-    (doubt,) = table.attrs["undecided"]
+    table, about = recommend(frame, fleet=rule)  # type: ignore[arg-type]
+    (doubt,) = about["undecided"]
     assert not table["best"].any()
     assert (doubt["device"], [one["row"]["device"] for one in doubt["rivals"]]) == (None, ["gpu"])
     assert "undecided for resnet18: onnxruntime at batch 1" in doubt["said"]
     assert "it could beat openvino at batch 1 (score" in doubt["said"]
     frame.loc[frame["compiler"] == "onnxruntime", ["throughput", "throughput_ci_low", "throughput_ci_high"]] /= 10
-    assert recommend(frame, fleet=rule).attrs["undecided"] == []  # type: ignore[arg-type]
+    assert recommend(frame, fleet=rule).about["undecided"] == []  # type: ignore[arg-type]
 
 
 def test_findings_say_so() -> None:
@@ -173,8 +173,8 @@ def test_an_objective_is_the_same_metric_for_every_verb() -> None:
     frame = doubtful().assign(**dict.fromkeys(OBJECTIVES.values(), 1.0))
     for name, metric in OBJECTIVES.items():
         assert EngineQuestion(name).metric == metric
-        assert recommend(frame, objective=name).attrs["metric"] == metric
-        assert recommend(frame, front=[name]).attrs["front"] == [metric]
+        assert recommend(frame, objective=name).about["metric"] == metric
+        assert recommend(frame, front=[name]).about["front"] == [metric]
     assert OBJECTIVES["latency"] == "latency_p50_ms"
 
 
@@ -183,10 +183,10 @@ def test_a_cell_whose_rounds_differ_too_much_leaves_it_open_and_shows_no_interva
         compiler=["openvino", "tvm"], compiler_label=["openvino", "tvm"], batch=[8, 1], throughput=[300.0, 100.0]
     )
     frame = frame.assign(throughput_log_se=[0.01, 0.9], throughput_df=4.0)
-    table = recommend(frame)
+    table, about = recommend(frame)
     assert not table["best"].any()
     assert table["ci_low"].isna().tolist() == [False, True]
-    (doubt,) = table.attrs["undecided"]
+    (doubt,) = about["undecided"]
     assert (
         "tvm at batch 1 (0.333 of that, measured at another time; no interval: the rounds differ too much)"
         in doubt["said"]

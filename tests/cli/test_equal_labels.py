@@ -107,10 +107,11 @@ def test_the_page_does_not_merge_them(recorded: str) -> None:
     def fetch(run_id: str, path: str) -> bytes | None:
         return source.results_without_mlflow(next(run for run in source.study_runs() if run.run_id == run_id))
 
-    frame = store.newest(store.studies(), fetch)
+    found = store.newest(store.studies(), fetch)
+    frame = found.cells
     assert {entry["label"] for entry in answers.options(frame)["workloads"]} == NAMES
     assert frame.groupby(["label", "device", "compiler_label", "batch"]).size().max() == 1
-    assert "host and xeon are one machine, shown as host" in frame.attrs["notes"]
+    assert "host and xeon are one machine, shown as host" in found.notes
 
 
 def test_what_a_name_means_is_said_once(recorded: str, cli: Cli) -> None:

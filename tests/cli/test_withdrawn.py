@@ -51,7 +51,7 @@ def collected(uri: str) -> None:
 def page(uri: str, store: ResultStore) -> pd.DataFrame:
     runs = store.studies()
     where = {run.run_id: Path(run.artifact_uri.removeprefix("file://")) for run in runs}
-    return store.newest(runs, lambda run_id, path: (where[run_id] / path).read_bytes())
+    return store.newest(runs, lambda run_id, path: (where[run_id] / path).read_bytes()).cells
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["in the trash", "after gc"])

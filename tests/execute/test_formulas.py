@@ -119,12 +119,12 @@ def test_they_are_compared_and_recommended_like_others(record: StudyRecord) -> N
     frame = table_of(record)
     assert metrics_of(frame)["tcr"].unit == "kB/s"
     assert json.loads(frame["custom_metrics"].iloc[0])["seconds_a_sample"]["better"] == "lower"
-    table = compare.compare(frame, metric="tcr", workloads=["resnet18"], batch_sizes=[1], rows=["label"])
-    assert table.attrs["unit"] == "kB/s"
-    plain = compare.compare(frame, metric="throughput", workloads=["resnet18"], batch_sizes=[1], rows=["label"])
+    table, about = compare.compare(frame, metric="tcr", workloads=["resnet18"], batch_sizes=[1], rows=["label"])
+    assert about["unit"] == "kB/s"
+    plain = compare.compare(frame, metric="throughput", workloads=["resnet18"], batch_sizes=[1], rows=["label"]).table
     assert table.to_numpy() == pytest.approx(12.5 * plain.to_numpy())
-    assert all(value["ci_low"] < value["value"] < value["ci_high"] for value in table.attrs["values"])
-    best = recommend(frame, objective="seconds_a_sample", workloads=["resnet18"])
+    assert all(value["ci_low"] < value["value"] < value["ci_high"] for value in about["values"])
+    best = recommend(frame, objective="seconds_a_sample", workloads=["resnet18"]).table
     assert best.loc[best["best"], "compiler_label"].tolist() == ["openvino"]
     rows = frame[frame["throughput"].notna()].reset_index(drop=True)
     assert significance.figures(rows, "tcr").error == pytest.approx(significance.figures(rows, "throughput").error)

@@ -122,4 +122,4 @@ def test_it_is_said_in_the_terminal_and_in_the_table(shy: tuple[StudyRecord, str
 
 def test_it_is_not_recommended(shy: tuple[StudyRecord, str]) -> None:
     _, uri = shy
-    assert recommend(load_results(uri), objective="throughput").empty
+    assert recommend(load_results(uri), objective="throughput").table.empty

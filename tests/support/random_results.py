@@ -92,12 +92,12 @@ def disagreements(frame: pd.DataFrame, asked: str) -> Iterator[str]:
     metric = objective(asked).name
     if not frame[metric].notna().any():
         return
-    told = recommend(frame, objective=asked)
-    yield from _marks("compare", told, compare(frame, rows=_GROUP, columns=_CELL, metric=metric).attrs["values"])
+    told, about = recommend(frame, objective=asked)
+    yield from _marks("compare", told, compare(frame, rows=_GROUP, columns=_CELL, metric=metric).about["values"])
     merged = compare(frame, rows=_GROUP, columns=["precision"], metric=metric, best=_GROUP)
-    yield from _merged(told, merged.attrs["values"])
+    yield from _merged(told, merged.about["values"])
     yield from _costs(told, frame, metric)
-    found = {(answer["workload"], answer["device"]): answer for answer in told.attrs["answers"]}
+    found = {(answer["workload"], answer["device"]): answer for answer in about["answers"]}
     for (workload, device), own in frame.groupby(_GROUP, sort=False):
         rows = told[(told["workload"] == workload) & (told["device"] == device)]
         if len(rows):
@@ -108,7 +108,7 @@ def disagreements(frame: pd.DataFrame, asked: str) -> Iterator[str]:
     batch = int(frame.loc[frame[metric].notna(), "batch"].iloc[-1])
     page = answers.comparison(frame, Query({}, metric, batch=batch))["table"]
     entries = [{**row, "batch": batch, "ci_low": row["low"], "ci_high": row["high"]} for row in page]
-    yield from _marks("page", recommend(frame, objective=asked, batch_sizes=[batch]), entries)
+    yield from _marks("page", recommend(frame, objective=asked, batch_sizes=[batch]).table, entries)
 
 
 def _marks(verb: str, told: pd.DataFrame, entries: list[dict[str, Any]]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _costs(told: pd.DataFrame, frame: pd.DataFrame, metric: str) -> Iterator[str
     leads = told[told["rank"] == 1]
     for compiler in leads["compiler_label"].unique():
         over = ("compiler_label", compiler)
-        ratios = compare(frame, rows=_GROUP, columns=_CELL, metric=metric, relative_to=over).attrs["values"]
+        ratios = compare(frame, rows=_GROUP, columns=_CELL, metric=metric, relative_to=over).about["values"]
         known = {entry["cell"]: entry for entry in ratios}
         for lead in leads[leads["compiler_label"] == compiler].to_dict("records"):
             beside = told[(told[[*_GROUP, "batch"]] == [lead[name] for name in [*_GROUP, "batch"]]).all(axis=1)]

@@ -188,6 +188,8 @@ def _metrics(lane: Lane, batch: int, mean: float) -> dict[str, float]:
         "throughput_ci_high": throughput * 1.02,
         "throughput_std": throughput * 0.03,
         "latency_p50_ms": mean * 1e3,
+        "latency_p50_ms_ci_low": mean * 0.98e3,
+        "latency_p50_ms_ci_high": mean * 1.02e3,
         "latency_p99_ms": mean * 1.1e3,
         "cpu_percent": 96.0,
         "compile_total_s": 3.5,

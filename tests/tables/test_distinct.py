@@ -32,7 +32,7 @@ def two_models() -> pd.DataFrame:
 
 
 def test_two_models_of_one_label_are_two_rows() -> None:
-    shown = compare(two_models(), rows=("label",), columns=("compiler_label",))
+    shown = compare(two_models(), rows=("label",), columns=("compiler_label",)).table
     assert shown.to_dict("index") == {
         "classifier (onnx)": {"identity": 70, "openvino": 571},
         "classifier (torch)": {"identity": 64, "openvino": 472},
@@ -42,7 +42,7 @@ def test_two_models_of_one_label_are_two_rows() -> None:
 def test_two_flag_sets_of_one_compiler_are_two_columns() -> None:
     labels = ["openvino", "openvino[performance_hint=throughput]"]
     frame = table(compiler="openvino", compiler_label=labels, throughput=[100, 120])
-    shown = compare(frame, rows=("label",), columns=("compiler_label",))
+    shown = compare(frame, rows=("label",), columns=("compiler_label",)).table
     assert shown.to_dict("index") == {"resnet18": dict(zip(labels, [100, 120], strict=True))}
     assert set(prepare(frame).counted["series"]) == set(labels)
 

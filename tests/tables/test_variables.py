@@ -47,7 +47,7 @@ def test_the_command_line_names_them():
 def test_a_comparison_names_them():
     frame = results.from_record(fold(scripted().events))
     table = compare(frame, rows=["label"], columns=["compiler"], metric="latency_p50_ms")
-    told = {value["compiler"]: value["variables"] for value in table.attrs["values"]}
+    told = {value["compiler"]: value["variables"] for value in table.about["values"]}
     assert told == {"fast": TOLD, "identity": None}
 
 

@@ -175,14 +175,14 @@ def pairs(codes: Places) -> tuple[Places, Places]:
     """Pairs of positions with equal codes, the smaller position first."""
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order], append=-1 if len(codes) else 0)) + 1
+    starts = np.concatenate([[0], ends])[:-1]
+    several = ends - starts > 1  # most groups have one member, and are as many as there are pairs of models
     firsts, seconds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    start = 0
-    for end in map(int, ends):
+    for start, end in zip(starts[several].tolist(), ends[several].tolist(), strict=True):
         group = order[start:end]
         first, second = np.triu_indices(len(group), 1)
         firsts.append(group[first])
         seconds.append(group[second])
-        start = end
     return np.concatenate(firsts), np.concatenate(seconds)
 
 

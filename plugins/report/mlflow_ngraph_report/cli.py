@@ -50,7 +50,7 @@ def report(
 
     RUN is the id of a study run or lane run, or the id or name of a study, of which the latest counts. Without RUN, all
     results that match the filters are used. The page works offline. It is logged to the named runs, or to the study run
-    if all results are from one.
+    if all results are from one; not where you may only read it.
     """
     asked = Asked(given)
     included = items(include)
@@ -63,29 +63,30 @@ def report(
     from mlflow_ngraph_report.build import build
     from mlflow_ngraph_report.files import draw, write
 
-    every = _of_runs(asked.read(), runs)
-    selection.check(every)
-    frame = selection.of(every)
     read = [Server(uri) for uri in asked.uris] if asked.uris else [Server()]
     servers = {server.name: server for server in read}
+    every = _of_runs(asked.read(), runs, servers)
+    selection.check(every)
+    frame = selection.of(every)
+    where = [] if no_log else _where(frame, servers, named=bool(runs))
     named = {"title": title} if title else {}
     made = build(frame, servers=servers, include=included, paper=paper, scope=shlex.join(asked.scope()), **named)
     drawn = draw(made)
     written = write(drawn, Path(target))
-    logged = [] if no_log else _log(drawn, frame, servers, named=bool(runs))
+    logged = _log(drawn, where)
     _tell(drawn, written, logged, as_json=as_json)
     return 0
 
 
-def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
+def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...], servers: dict[str, Server]) -> pd.DataFrame:
     if not runs:
         return frame
     from mlflow_ngraph.analysis import study_names
 
-    known = frame[["run_id", "lane_run_id"]].astype("string")
+    known = set(frame["run_id"].dropna())
     study_runs: set[str] = set()
     for run in runs:
-        of_run = set(frame.loc[(known == run).any(axis=1), "run_id"].dropna())
+        of_run = {run} & known or _of_lane(frame[(frame["lane_run_id"] == run).fillna(False)], run, servers)
         study = None if of_run else study_names.find(frame, run)
         if not of_run and study is None:
             raise UsageError(
@@ -96,19 +97,37 @@ def _of_runs(frame: pd.DataFrame, runs: tuple[str, ...]) -> pd.DataFrame:
     return chosen
 
 
-def _log(drawn: Drawn, frame: pd.DataFrame, servers: dict[str, Server], *, named: bool) -> list[str]:
-    """Log the report to the runs that it is about; to none if it covers all results."""
+def _of_lane(rows: pd.DataFrame, lane_run: str, servers: dict[str, Server]) -> set[str]:
+    """Study run of a lane run. Any table may name the lane run, so the server is asked."""
+    return {
+        run_id
+        for server in rows["tracking_uri"].dropna().unique()
+        if (run_id := servers[server].study_run(lane_run).run_id) in set(rows["run_id"])
+    }
+
+
+def _where(frame: pd.DataFrame, servers: dict[str, Server], *, named: bool) -> list[tuple[str, str]]:
+    """Servers and runs to log the report to: those that it is about, unless it covers all results."""
     from mlflow_ngraph_report import files
 
-    where = frame[["tracking_uri", "run_id"]].dropna().drop_duplicates()
-    if not named and len(where) > 1:
+    runs = frame[["tracking_uri", "run_id"]].dropna().drop_duplicates()
+    if not named and len(runs) > 1:
+        return []
+    where = [(servers[str(uri)].uri, str(run_id)) for uri, run_id in runs.itertuples(index=False)]
+    denied = [(uri, run_id) for uri, run_id in where if files.denied(uri, run_id)]
+    for _, run_id in denied:
+        output.tell(f"note: the report is not logged to run {run_id}: you may only read it")
+    return [run for run in where if run not in denied]
+
+
+def _log(drawn: Drawn, where: list[tuple[str, str]]) -> list[str]:
+    from mlflow_ngraph_report import files
+
+    if not where:
         return []
     with tempfile.TemporaryDirectory() as temporary:
         files.write(drawn, Path(temporary))
-        return [
-            files.log(servers[str(uri)].uri, str(run_id), Path(temporary), files.PAGE)
-            for uri, run_id in where.itertuples(index=False)
-        ]
+        return [files.log(uri, run_id, Path(temporary), files.PAGE) for uri, run_id in where]
 
 
 def _tell(drawn: Drawn, written: list[Path], logged: list[str], *, as_json: bool) -> None:

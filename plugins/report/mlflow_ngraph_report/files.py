@@ -88,6 +88,22 @@ def write(drawn: Drawn, target: Path) -> list[Path]:
     return list(contents)
 
 
+def denied(tracking_uri: str, run_id: str) -> bool:
+    """True if this user may not write to a run. Asked by writing the run's note as it is."""
+    from mlflow.exceptions import MlflowException
+
+    client = connection.connect(tracking_uri)
+    with connection.talking(tracking_uri, "log the report", connection.RECORDING):
+        note = client.get_run(run_id).data.tags.get(Tag.NOTE, "")
+        try:
+            client.set_tag(run_id, Tag.NOTE, note)
+        except MlflowException as error:
+            if error.get_http_status_code() not in (401, 403):
+                raise
+            return True
+    return False
+
+
 def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
     """Log a directory as the report of a study run, replacing an earlier one, and link to the page from the run's note.
     Returns the page's artifact URI.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -12,6 +13,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.runner import run_study
@@ -193,3 +197,41 @@ def test_the_recomputing_script_is_short_and_stands_alone() -> None:
     text = (ROOT / "benchmarks" / "recompute_tables.py").read_text()
     assert len(text.splitlines()) <= 40
     assert not re.search(r"^\s*(import|from) mlflow", text, re.MULTILINE)
+
+
+def test_who_may_only_read_gets_the_page_and_writes_nothing(
+    sqlite_uri: str, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = record(sqlite_uri, tmp_path / "study")
+    before = connection.connect(sqlite_uri).get_run(run_id).to_dictionary()
+
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise MlflowException("Permission denied", PERMISSION_DENIED)
+
+    for name in ("set_tag", "log_artifacts"):
+        monkeypatch.setattr(MlflowClient, name, forbidden)
+    page = tmp_path / "page.html"
+    code, _, err = cli("results", "report", "--tracking-uri", sqlite_uri, "--output", str(page))
+    assert (code, err) == (0, f"note: the report is not logged to run {run_id}: you may only read it\n")
+    assert page.is_file()
+    monkeypatch.undo()
+    assert connection.connect(sqlite_uri).get_run(run_id).to_dictionary() == before
+
+
+def test_a_report_goes_to_no_run_that_a_table_names(
+    sqlite_uri: str, tmp_path: Path, cli_json: Callable[..., Any]
+) -> None:
+    mine = record(sqlite_uri, tmp_path / "one")
+    client = connection.connect(sqlite_uri)
+    tags = client.get_run(mine).data.tags
+    theirs = client.create_run(client.create_experiment("theirs"), tags={**tags, Tag.STUDY_ID: "theirs"}).info.run_id
+    table = pd.read_parquet(client.download_artifacts(mine, Artifact.RESULTS)).assign(study_id="theirs", run_id=mine)
+    path = tmp_path / Artifact.RESULTS
+    table.to_parquet(path, index=False)
+    client.log_artifact(theirs, str(path))
+    client.set_tag(theirs, Tag.RESULTS_SHA256, hashlib.sha256(path.read_bytes()).hexdigest())
+    where = ("--tracking-uri", sqlite_uri, "--output", str(tmp_path / "out"))
+    found = cli_json("results", "report", "--experiment", "theirs", *where)
+    assert found["logged"] == [f"runs:/{theirs}/report/report.html"]
+    lane = str(table["lane_run_id"].iloc[0])
+    assert cli_json("results", "report", lane, *where)["logged"] == [f"runs:/{mine}/report/report.html"]

@@ -187,7 +187,7 @@ def _show(name: str, run: FleetRun, outcomes: Sequence[DeviceOutcome], pivot: Pi
                 "run": run.address,
                 "exit_code": fleet_study.exit_code(outcomes),
                 "devices": [asdict(outcome) for outcome in outcomes],
-                "comparison": pivot.attrs if pivot is not None else None,
+                "comparison": pivot.about if pivot is not None else None,
             }
         )
         return
