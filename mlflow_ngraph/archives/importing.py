@@ -35,7 +35,7 @@ State = Literal["imported", "continued", "unchanged"]
 _CHUNK = 1 << 20
 _LONGEST_LINE = 256 << 20
 """Largest line of a journal in bytes."""
-_OF_RECORDING = ("lane_recorded", "recording_failed", "study_recorded")
+_OF_RECORDING = ("record_opened", "lane_recorded", "recording_failed", "study_recorded")
 """Events that do not concern measurements."""
 
 

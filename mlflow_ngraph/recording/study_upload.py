@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,13 +70,18 @@ class Recording:
 
     def open(self) -> None:
         """Create or continue the run of the study."""
-        self._attempt(lambda: self._recorder.open(self._before, self._directory))
+        self._attempt(lambda: self._open(self._before))
 
     def resync(self) -> None:
         """Record all results of earlier sessions: the server may lack any of them."""
         record = self._record()
         self._pending.update(lane_id for lane_id, lane in record.lanes.items() if lane.cells)
-        self._attempt(lambda: self._recorder.open(record, self._directory))
+        self._attempt(lambda: self._open(record))
+
+    def _open(self, record: StudyRecord) -> None:
+        self._recorder.open(record, self._directory)
+        if self._recorder.place != record.recorded:
+            self._notes.append("record_opened", **asdict(self._recorder.place))
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
         """Record the lanes of a finished workload; after a failure they wait with the others.

@@ -22,7 +22,7 @@ from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import CURVE, HEADLINES, STUDY_METRICS, Tag
-from mlflow_ngraph.tracking.study_run import HANDED_OVER
+from mlflow_ngraph.tracking.study_run import HANDED_OVER, key_of
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import BATCHES, START, lane_id, study_record
 
@@ -322,13 +322,14 @@ def test_opening_again_ends_what_a_killed_process_left_running(sqlite_uri: str, 
     record = small(study_record(tmp_path / "study"))
     recorder = Recorder(sqlite_uri)
     study = recorder.open(record, tmp_path / "study")
-    zombie = recorder.client.create_run(
-        recorder.client.get_run(study).info.experiment_id,
-        tags={Tag.STUDY_ID: record.id, Tag.KIND: "lane", Tag.LANE_ID: "gone"},
-    )
+    experiment_id = recorder.place.experiment_id
+    tags = {Tag.STUDY_ID: record.id, Tag.KIND: "lane", Tag.LANE_ID: "gone"}
+    foreign = recorder.client.create_run(experiment_id, tags=tags).info.run_id
+    zombie = recorder.client.create_run(experiment_id, tags={**tags, Tag.RECORD: key_of(record, experiment_id)})
     again = Recorder(sqlite_uri)
     assert again.open(record, tmp_path / "study") == study
     assert again.client.get_run(zombie.info.run_id).info.status == "KILLED"
+    assert again.client.get_run(foreign).info.status == "RUNNING", "it is of another record, whatever its tags say"
     again.close(record, "KILLED")
     assert again.client.get_run(study).info.status == "KILLED"
 
@@ -361,7 +362,8 @@ def test_resumed_in_another_run_the_lanes_move(
     assert killed.open(record, tmp_path / "study") == first
     done = killed.record_lane(record, next(iter(record.lanes)))
     hand_over(second, monkeypatch)
-    write(Recorder(sqlite_uri), record, tmp_path / "study")
+    taken = Recorder(sqlite_uri)
+    write(taken, record, tmp_path / "study")
     check_once(client, record)
     assert client.get_run(done).data.tags[Tag.PARENT] == second
     former = client.get_run(first)
@@ -369,6 +371,7 @@ def test_resumed_in_another_run_the_lanes_move(
     assert former.data.tags[Tag.RESUMED_BY] == second
     monkeypatch.delenv("MLFLOW_RUN_ID")
     monkeypatch.delenv(HANDED_OVER)
+    record.recorded = taken.place
     assert Recorder(sqlite_uri).open(record, tmp_path / "study") == second
 
 
@@ -462,6 +465,7 @@ def test_the_experiment_of_the_environment_is_respected(
     run = recorder.open(record, tmp_path / "study")
     assert recorder.client.get_run(run).info.experiment_id == experiment
     monkeypatch.delenv(variable)
+    record.recorded = recorder.place
     assert Recorder(sqlite_uri).open(record, tmp_path / "study") == run
 
 
