@@ -96,7 +96,7 @@ def _say_why_it_pauses(problem: str, seconds: float) -> None:
 T = TypeVar("T")
 
 _TIMES = 6
-_LONGEST_PAUSE_S = 15.0
+LONGEST_PAUSE_S = 15.0
 """Pauses of 1, 2, 4, 8 and 15 seconds: a server restarts within half a minute."""
 
 
@@ -129,7 +129,7 @@ def _repeat(recorder: Recorder, step: Callable[[], T], on_pause: Callable[[str, 
     attempts = Retrying(
         retry=retry_if_exception_type(UnreachableError),
         stop=stop_after_attempt(_TIMES),
-        wait=wait_exponential(max=_LONGEST_PAUSE_S),
+        wait=wait_exponential(max=LONGEST_PAUSE_S),
         before_sleep=tell,
         reraise=True,
     )

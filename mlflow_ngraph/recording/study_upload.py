@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mlflow_ngraph.analysis.closing import answers
-from mlflow_ngraph.execute.journal import Reader
+from mlflow_ngraph.execute.journal import FILE_NAME, Reader
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.execute.replay import Fold
 from mlflow_ngraph.tracking import connection
@@ -95,16 +95,14 @@ class Recording:
         """
         self._pending.update(lane_ids)
         if not self.problem:
-            record = self._record(workload)
-            self._attempt(lambda: self._record_lanes(record, lane_ids))
+            self._attempt(lambda: self._record_lanes(self._record(workload), lane_ids))
         self._say_who_waits()
 
     def retry(self) -> None:
         """Record the lanes that have waited since the server failed."""
         self._catch_up()
         if not self.problem:
-            record = self._record()
-            self._attempt(lambda: self._record_lanes(record, sorted(self._pending)))
+            self._attempt(lambda: self._record_lanes(self._record(), sorted(self._pending)))
         self._say_who_waits()
 
     def close(self, status: str) -> None:
@@ -123,8 +121,10 @@ class Recording:
             if self.problem and status != "KILLED":
                 self._catch_up()
             if not self.problem:
-                record = self._record()
-                self._attempt(lambda: self._close(record, status))
+                self._attempt(lambda: self._close(self._record(), status))
+            if self.problem and not (self._directory / FILE_NAME).is_file():
+                # Nothing more can be recorded, and the run must not stay open for it.
+                self._attempt(lambda: self._recorder.end(status), known=self.problem)
         finally:
             self._recorder.rest()
 

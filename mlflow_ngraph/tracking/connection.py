@@ -285,6 +285,10 @@ _PLAIN = (
     (r"Connection (broken|aborted|reset)|RemoteDisconnected|IncompleteRead", "the connection was cut"),
     (r"too many 5\d\d", "it answers with errors of its own (5xx): try again, or look into its log"),
     (r"\b401\b|not authenticated", "it wants MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+    (
+        r"Expecting value|not in a valid JSON|<html",
+        "it does not answer as MLflow does: a proxy or a page to log in may be between",
+    ),
     (r"IntegrityError|UniqueViolation|UNIQUE constraint", "its database has this already"),
     (r"unsupported URI", "MLflow does not know such an address: use http://, https://, sqlite:/// or postgresql://"),
     (r"filesystem tracking backend", "MLflow no longer writes to a plain directory: use sqlite:///PATH/mlflow.db"),

@@ -25,7 +25,7 @@ from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.execute.record import EngineRecord, Place, StudyRecord
-from mlflow_ngraph.tracking import connection, description, engine_log, files, schema, views
+from mlflow_ngraph.tracking import connection, description, engine_log, files, recorded, schema, views
 from mlflow_ngraph.tracking.content import Content, came_to_something, lane_content, study_content, study_tags
 from mlflow_ngraph.tracking.engine_log import ModelSlot
 from mlflow_ngraph.tracking.heartbeat import Heartbeat
@@ -34,10 +34,7 @@ from mlflow_ngraph.tracking.study_run import StudyRun, StudyRuns
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel, Metric, Run
-
-
-_ENDED = ("FINISHED", "FAILED", "KILLED")
+    from mlflow.entities import Metric, Run
 
 
 class Recorder:
@@ -174,7 +171,7 @@ class Recorder:
         with self._talking(f"record lane {lane_id}"):
             run = self._lane_run(study, lane_id, content)
             self._fill(run, record, content, lane.engines, problems)
-            if run.info.status not in _ENDED:
+            if run.info.status not in recorded.ENDED:
                 status = "FINISHED" if came_to_something(lane) else "FAILED"
                 self.client.set_terminated(run.info.run_id, status, end_time=content.end_ms)
         return str(run.info.run_id)
@@ -213,7 +210,13 @@ class Recorder:
             self._log(run, content, {}, {**study_tags(record), Tag.NOTE: note})
             with tempfile.TemporaryDirectory() as temporary:
                 target = Path(temporary)
-                files.write(record, self._directory, target, study.run_id, *self._settled(study, record))
+                files.write(
+                    record,
+                    self._directory,
+                    target,
+                    study.run_id,
+                    *recorded.settle(self.client, study, record, self._tried),
+                )
                 self.client.log_artifacts(study.run_id, str(target))
                 files.require_stored(target, partial(self.client.list_artifacts, study.run_id))
                 # Last, so that whoever reads the tag finds the table that it speaks of.
@@ -222,10 +225,21 @@ class Recorder:
             self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
             run = self.client.get_run(study.run_id)
             told = run.info.status == status and run.data.tags.get(Tag.RESULTS_SHA256) == digest
-            if not (told and _is_whole(run, content)):
-                raise _untrue(f"run {study.run_id}")
+            if not (told and recorded.is_whole(run, content)):
+                raise recorded.untrue(f"run {study.run_id}")
         self.rest()
         return study.run_id
+
+    def end(self, status: str) -> None:
+        """End the run of a study whose journal is gone, as it is.
+
+        Raises
+        ------
+        TrackingError
+            The server cannot be reached or refuses.
+        """
+        with self._talking("end the study run"):
+            self.client.set_terminated(self._opened().run_id, status)
 
     def where(self) -> dict[str, str]:
         """Id of the study's run and, for people, its addresses or, without a server, the command that shows it."""
@@ -277,7 +291,7 @@ class Recorder:
         self, run: Run, record: StudyRecord, content: Content, engines: list[EngineRecord], problems: dict[str, str]
     ) -> None:
         """Models first, because a metric names its model; then all numbers at once, then the files."""
-        run_id, ended = run.info.run_id, run.info.status in _ENDED
+        run_id, ended = run.info.run_id, run.info.status in recorded.ENDED
         slots = engine_log.find(self.client, self._opened(), run)
         for engine in engines:
             if engine.id in slots or engine.id in problems:
@@ -289,7 +303,7 @@ class Recorder:
                 )
                 continue
             slots[engine.id] = engine_log.create(self.client, run, record, engine, content)
-        if not (ended and _is_whole(run, content)):
+        if not (ended and recorded.is_whole(run, content)):
             tags = {Tag.ENGINE_PROBLEM: schema.cut("; ".join(problems.values()), schema.MAX_TAG)} if problems else {}
             self._log(run, content, slots, tags)
         for engine in engines:
@@ -314,12 +328,12 @@ class Recorder:
         from mlflow.entities import LoggedModelOutput
         from mlflow.exceptions import MlflowException
 
-        missing = [LoggedModelOutput(model_id, 0) for model_id in model_ids if model_id not in _linked(run)]
+        missing = [LoggedModelOutput(model_id, 0) for model_id in model_ids if model_id not in recorded.linked(run)]
         if missing:
             try:
                 self.client.log_outputs(run.info.run_id, missing)
             except MlflowException:
-                if not _linked(self.client.get_run(run.info.run_id)).issuperset(model_ids):
+                if not recorded.linked(self.client.get_run(run.info.run_id)).issuperset(model_ids):
                     raise
 
     def _log(self, run: Run, content: Content, slots: dict[str, ModelSlot], tags: dict[str, str]) -> None:
@@ -338,56 +352,6 @@ class Recorder:
             # A model has each point once: a request that is repeated, as its answer was lost, is refused.
             slots.update({engine: engine_log.reread(self.client, slot) for engine, slot in slots.items()})
             self.client.log_batch(run_id, _metrics(run_id, content, slots), params, run_tags, synchronous=True)
-
-    def _settled(
-        self, study: StudyRun, record: StudyRecord, *, again: bool = False
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        """Ids of lane runs by lane, and of LoggedModels by engine, without those that a repeated request made."""
-        lanes: dict[str, Run] = {}
-        models: dict[str, LoggedModel] = {}
-        surplus: list[Callable[[], object]] = [
-            partial(self.client.delete_run, run.info.run_id)
-            for run in sorted(study.lane_runs(self.client), key=lambda run: run.info.status not in _ENDED)
-            if lanes.setdefault(run.data.tags[Tag.LANE_ID], run) is not run
-        ]
-        for model in sorted(engine_log.search(self.client, study), key=lambda model: str(model.status) != "READY"):
-            source = lanes.get(model.tags[Tag.LANE_ID])
-            if source is None or source.info.run_id != model.source_run_id or model.tags[Tag.ENGINE_ID] in models:
-                surplus.append(partial(self.client.delete_logged_model, model.model_id))
-            else:
-                models[model.tags[Tag.ENGINE_ID]] = model
-        if surplus and not again:
-            for remove in surplus:
-                connection.done_already(remove)
-            return self._settled(study, record, again=True)
-        untrue = [
-            f"lane {lane_id}"
-            for lane_id in sorted(self._tried)
-            if not (lane_id in lanes and _is_whole(lanes[lane_id], lane_content(record, lane_id)))
-        ]
-        untrue += [
-            f"engine {model.model_id}"
-            for model in models.values()
-            if not (engine_log.is_stored(model) and model.model_id in _linked(lanes[model.tags[Tag.LANE_ID]]))
-        ]
-        if surplus or untrue:
-            raise _untrue(", ".join(untrue) or "runs or engines that were removed")
-        ids = {lane_id: run.info.run_id for lane_id, run in lanes.items()}
-        return ids, {engine_id: model.model_id for engine_id, model in models.items()}
-
-
-def _is_whole(run: Run, content: Content) -> bool:
-    """Test if a run that has ended has all of its content, by names."""
-    names = {point.name for point in content.points}
-    return run.info.status in _ENDED and names <= set(run.data.metrics) and set(content.params) <= set(run.data.params)
-
-
-def _linked(run: Run) -> set[str]:
-    return {output.model_id for output in (run.outputs.model_outputs if run.outputs else ())}
-
-
-def _untrue(what: str) -> TrackingError:
-    return TrackingError(f"the server said that it keeps {what}, and does not: record the study again")
 
 
 def _unfit(directory: Path, engine: EngineRecord) -> str:
