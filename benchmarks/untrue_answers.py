@@ -95,11 +95,12 @@ def _course(number: int, measured_in: Path, folder: Path, proxy: _Proxy, address
         said = f"refused: {error}"
     faults = proxy.end()
     record = replay.load(directory)
-    problems = list(_lacking(address, record)) if said == "recorded" else []
+    experiments = [experiment.experiment_id for experiment in connection.connect(address).search_experiments()]
+    problems = list(lacking(address, record, experiments)) if said == "recorded" else []
     raw = "SQL" in said
     try:
         from_journal.sync_study(directory, tracking_uri=address)
-        problems += [f"after one more: {problem}" for problem in _lacking(address, record)]
+        problems += [f"after one more: {problem}" for problem in lacking(address, record, experiments)]
     except NGraphError as error:
         problems.append(f"after one more: {error}")
     problems += ["an error has SQL in it"] if raw else []
@@ -108,10 +109,9 @@ def _course(number: int, measured_in: Path, folder: Path, proxy: _Proxy, address
     return not problems
 
 
-def _lacking(address: str, record: StudyRecord) -> Iterator[str]:
-    """What the server lacks of a study, or has twice."""
+def lacking(address: str, record: StudyRecord, experiments: list[str]) -> Iterator[str]:
+    """What a server lacks of a study in some experiments, or has twice."""
     client = connection.connect(address)
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     query = f"tags.`{Tag.STUDY_ID}` = '{record.id}'"
     runs = client.search_runs(experiments, query, max_results=1000)
     held = Counter(run.data.tags.get(Tag.LANE_ID, "") for run in runs)

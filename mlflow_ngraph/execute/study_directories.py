@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -193,9 +193,12 @@ def is_recorded(directory: Path) -> bool:
 def unrecorded(root: Path) -> list[Path]:
     """Idle studies that no server has completely, oldest first."""
     waiting = {}
-    for path in (root / "studies").glob(f"*/{journal.FILE_NAME}"):
-        with suppress(JournalError, OSError), journal.held(path.parent):
-            if not path.parent.name.startswith(".") and _lacks_recording(path.parent):
+    for path in (root / "studies").glob(f"[!.]*/{journal.FILE_NAME}"):
+        # Recording one that may not be written says so.
+        with suppress(JournalError), ExitStack() as stack:
+            with suppress(OSError):
+                stack.enter_context(journal.held(path.parent))
+            if _lacks_recording(path.parent):
                 waiting[path.parent] = path.stat().st_mtime
     return sorted(waiting, key=waiting.__getitem__)
 

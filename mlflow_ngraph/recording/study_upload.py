@@ -81,7 +81,7 @@ class Recording:
     def _open(self, record: StudyRecord) -> None:
         self._recorder.open(record, self._directory)
         if self._recorder.place != record.recorded:
-            self._notes.append("record_opened", **asdict(self._recorder.place))
+            self._notes.append("record_opened", reason="; ".join(self._recorder.notes), **asdict(self._recorder.place))
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
         """Record the lanes of a finished workload; after a failure they wait with the others.
