@@ -36,7 +36,6 @@ from mlflow_ngraph.recording.from_journal import sync_study
 from mlflow_ngraph.tracking.schema import Kind, Tag
 
 _PASSWORD = "a-long-password"  # noqa: S105 - of a server that lives as long as this script
-_ADMIN = ("admin", "password1234")
 
 
 @dataclass(frozen=True)
@@ -178,6 +177,7 @@ def main() -> int:
     options = parser.parse_args()
     os.environ.update(
         MLFLOW_FLASK_SERVER_SECRET_KEY="of-this-script",  # noqa: S106 - as above
+        MLFLOW_AUTH_ADMIN_PASSWORD=_PASSWORD,
         MLFLOW_HTTP_REQUEST_MAX_RETRIES="1",
         MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR="false",
     )
@@ -195,7 +195,7 @@ def main() -> int:
 
 
 def _played(acts: list[str], measured: Path, folder: Path, address: str) -> int:
-    with _user(*_ADMIN):
+    with _user("admin"):
         for name in ("a", "b"):
             AuthServiceClient(address).create_user(name, _PASSWORD)
     owned = {}
@@ -246,8 +246,8 @@ def _everything(scene: Scene) -> dict[str, object]:
 
 
 @contextmanager
-def _user(name: str, password: str = _PASSWORD) -> Iterator[None]:
-    os.environ.update(MLFLOW_TRACKING_USERNAME=name, MLFLOW_TRACKING_PASSWORD=password)
+def _user(name: str) -> Iterator[None]:
+    os.environ.update(MLFLOW_TRACKING_USERNAME=name, MLFLOW_TRACKING_PASSWORD=_PASSWORD)
     try:
         yield
     finally:

@@ -67,27 +67,28 @@ def find(client: MlflowClient, study: StudyRun, run: Run) -> dict[str, ModelSlot
         if model.source_run_id != run.info.run_id:
             done_already(partial(client.delete_logged_model, model.model_id))
         elif (engine_id := model.tags[Tag.ENGINE_ID]) not in slots or not slots[engine_id].ready:
-            slots[engine_id] = _slot(client.get_logged_model(model.model_id))
+            slots[engine_id] = slot_of(client, model.model_id)
     return slots
 
 
 def create(client: MlflowClient, run: Run, record: StudyRecord, engine: EngineRecord, content: Content) -> ModelSlot:
     """A new LoggedModel for an engine."""
-    return _slot(
-        client.create_logged_model(
-            run.info.experiment_id,
-            name=_name(record, engine),
-            source_run_id=run.info.run_id,
-            model_type=schema.MODEL_TYPE,
-            params=_params(record, engine, content),
-            tags=_tags(record, engine, content),
-        )
+    created = client.create_logged_model(
+        run.info.experiment_id,
+        name=_name(record, engine),
+        source_run_id=run.info.run_id,
+        model_type=schema.MODEL_TYPE,
+        params=_params(record, engine, content),
+        tags=_tags(record, engine, content),
     )
+    return ModelSlot(created.model_id, ready=False, pruned=False, points=frozenset())
 
 
-def reread(client: MlflowClient, slot: ModelSlot) -> ModelSlot:
-    """The same model as it is now."""
-    return _slot(client.get_logged_model(slot.model_id))
+def slot_of(client: MlflowClient, model_id: str) -> ModelSlot:
+    """A LoggedModel as it is now."""
+    model = client.get_logged_model(model_id)
+    points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
+    return ModelSlot(model.model_id, str(model.status) == "READY", Tag.PRUNED in model.tags, points)
 
 
 def is_stored(model: LoggedModel) -> bool:
@@ -166,11 +167,6 @@ def package_tags(package: Manifest, digest: str) -> dict[str, str]:
         Tag.MANIFEST_SHA256: digest,
     }
     return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
-
-
-def _slot(model: LoggedModel) -> ModelSlot:
-    points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
-    return ModelSlot(model.model_id, str(model.status) == "READY", Tag.PRUNED in model.tags, points)
 
 
 def _name(record: StudyRecord, engine: EngineRecord) -> str:

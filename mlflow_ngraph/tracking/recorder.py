@@ -350,7 +350,7 @@ class Recorder:
             if not slots:
                 raise
             # A model has each point once: a request that is repeated, as its answer was lost, is refused.
-            slots.update({engine: engine_log.reread(self.client, slot) for engine, slot in slots.items()})
+            slots.update({engine: engine_log.slot_of(self.client, slot.model_id) for engine, slot in slots.items()})
             self.client.log_batch(run_id, _metrics(run_id, content, slots), params, run_tags, synchronous=True)
 
 

@@ -87,8 +87,7 @@ class StudyRuns:
             The run that ``mlflow run`` made is in another experiment than the one asked for, or the experiment is
             deleted.
         """
-        experiment = self._target(self.surrounding(), None)
-        self._client.set_experiment_tag(experiment.experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
+        self._client.set_experiment_tag(self.experiment().experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
     def experiment(self) -> Experiment:
         """Experiment of the first run of its kind.
@@ -150,13 +149,14 @@ class StudyRuns:
             run = self._client.get_run(place.run_id)
             if run.info.run_id != place.run_id:
                 raise TrackingError(f"it answered with another run than {place.run_id}")
-            experiment_id = run.info.experiment_id
-            if run.data.tags.get(Tag.RECORD) != key_of(record, experiment_id):
+            if run.data.tags.get(Tag.RECORD) != key_of(record, run.info.experiment_id):
                 return None
-            experiment = self._client.get_experiment(experiment_id)
-            if experiment.lifecycle_stage == "active":
-                self._client.set_experiment_tag(experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
+            experiment: Experiment | None = self._client.get_experiment(run.info.experiment_id)
             why = "" if run.info.lifecycle_stage == "active" else "it is deleted"
+            if experiment is not None and experiment.lifecycle_stage == "active":
+                self._client.set_experiment_tag(experiment.experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
+            else:
+                experiment = None
         except MlflowException as error:
             if error.error_code == NO_SUCH:
                 return None
@@ -167,7 +167,7 @@ class StudyRuns:
             self.left = (
                 f"run {place.run_id}, as which {record.id} was recorded, is left as it is ({why}): it is recorded anew"
             )
-        return experiment if experiment is not None and experiment.lifecycle_stage == "active" else None
+        return experiment
 
     def _describe(self, run: Run, content: Content, tags: dict[str, str]) -> None:
         """Write params and tags of the study, and set the run's status to running."""
