@@ -231,6 +231,18 @@ def is_deleted(client: MlflowClient, run_id: str) -> bool:
         return True
 
 
+def require_id(made: str) -> None:
+    """Check the id of what a server made: MLflow takes an empty answer, such as a proxy's, for one without fields.
+
+    Raises
+    ------
+    UnreachableError
+        It is none.
+    """
+    if not re.fullmatch(r"(?:m-)?[0-9a-f]{32}", made):
+        raise UnreachableError("the tracking server answered without the id of what it was to make")
+
+
 def done_already(remove: Callable[[], object]) -> None:
     """Remove something that may be gone: MLflow's client repeats a request whose answer was lost."""
     from mlflow.exceptions import MlflowException

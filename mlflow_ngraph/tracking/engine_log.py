@@ -19,7 +19,7 @@ from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute import packaging
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
 from mlflow_ngraph.tracking import files, model_card, model_files, schema
-from mlflow_ngraph.tracking.connection import done_already, every
+from mlflow_ngraph.tracking.connection import every, require_id
 from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 from mlflow_ngraph.tracking.study_run import StudyRun
@@ -58,15 +58,11 @@ def search(client: MlflowClient, study: StudyRun, lane_id: str | None = None) ->
 
 
 def find(client: MlflowClient, study: StudyRun, run: Run) -> dict[str, ModelSlot]:
-    """The LoggedModels of a lane run by engine.
-
-    A model made by a lane run that has been replaced belongs to the past, and is deleted.
-    """
+    """The LoggedModel of each engine of a lane run; the complete one where a repeated request made two."""
     slots: dict[str, ModelSlot] = {}
     for model in search(client, study, run.data.tags[Tag.LANE_ID]):
-        if model.source_run_id != run.info.run_id:
-            done_already(partial(client.delete_logged_model, model.model_id))
-        elif (engine_id := model.tags[Tag.ENGINE_ID]) not in slots or not slots[engine_id].ready:
+        engine_id = model.tags[Tag.ENGINE_ID]
+        if model.source_run_id == run.info.run_id and not (engine_id in slots and slots[engine_id].ready):
             slots[engine_id] = slot_of(client, model.model_id)
     return slots
 
@@ -81,6 +77,7 @@ def create(client: MlflowClient, run: Run, record: StudyRecord, engine: EngineRe
         params=_params(record, engine, content),
         tags=_tags(record, engine, content),
     )
+    require_id(created.model_id)
     return ModelSlot(created.model_id, ready=False, pruned=False, points=frozenset())
 
 
@@ -88,7 +85,7 @@ def slot_of(client: MlflowClient, model_id: str) -> ModelSlot:
     """A LoggedModel as it is now."""
     model = client.get_logged_model(model_id)
     points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
-    return ModelSlot(model.model_id, str(model.status) == "READY", Tag.PRUNED in model.tags, points)
+    return ModelSlot(model_id, str(model.status) == "READY", Tag.PRUNED in model.tags, points)
 
 
 def is_stored(model: LoggedModel) -> bool:

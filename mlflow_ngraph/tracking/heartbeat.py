@@ -20,7 +20,7 @@ from mlflow_ngraph.tracking.schema import Tag
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-BEAT_S = 300.0
+BEAT_S = 60.0
 """Interval between two signs of life: a small request, negligible beside measuring."""
 _SILENT_S = 2 * BEAT_S
 """A recorder of another machine has ended when it gave no sign of life for so long."""

@@ -169,8 +169,9 @@ class Recorder:
             if (problem := _unfit(self._directory / engine.directory, engine))
         }
         with self._talking(f"record lane {lane_id}"):
-            run = self._lane_run(study, lane_id, content)
-            self._fill(run, record, content, lane.engines, problems)
+            run, new = self._lane_run(study, lane_id, content)
+            slots = {} if new else engine_log.find(self.client, study, run)
+            self._fill(run, record, content, slots, problems)
             if run.info.status not in recorded.ENDED:
                 status = "FINISHED" if came_to_something(lane) else "FAILED"
                 self.client.set_terminated(run.info.run_id, status, end_time=content.end_ms)
@@ -266,8 +267,8 @@ class Recorder:
             raise TrackingError("the study run is not open: call Recorder.open first")
         return self._study
 
-    def _lane_run(self, study: StudyRun, lane_id: str, content: Content) -> Run:
-        """The run with this content: the existing one, or a new one in its place."""
+    def _lane_run(self, study: StudyRun, lane_id: str, content: Content) -> tuple[Run, bool]:
+        """The run with this content: the existing one, or a new one in its place; and whether it is new."""
         digest = content.digest()
         kept = None
         # A request that failed may have done what it asked for.
@@ -283,16 +284,23 @@ class Recorder:
         if kept is None:
             tags = {**study.context_tags, **content.tags, Tag.CONTENT: digest, Tag.PARENT: study.run_id}
             kept = self.client.create_run(study.experiment_id, content.start_ms, tags, content.name)
-        elif kept.data.tags.get(Tag.PARENT) != study.run_id:
+            connection.require_id(kept.info.run_id)
+            return kept, True
+        if kept.data.tags.get(Tag.PARENT) != study.run_id:
             self.client.set_tag(kept.info.run_id, Tag.PARENT, study.run_id)
-        return kept
+        return kept, False
 
     def _fill(
-        self, run: Run, record: StudyRecord, content: Content, engines: list[EngineRecord], problems: dict[str, str]
+        self,
+        run: Run,
+        record: StudyRecord,
+        content: Content,
+        slots: dict[str, ModelSlot],
+        problems: dict[str, str],
     ) -> None:
         """Models first, because a metric names its model; then all numbers at once, then the files."""
         run_id, ended = run.info.run_id, run.info.status in recorded.ENDED
-        slots = engine_log.find(self.client, self._opened(), run)
+        engines = record.lanes[content.tags[Tag.LANE_ID]].engines
         for engine in engines:
             if engine.id in slots or engine.id in problems:
                 continue

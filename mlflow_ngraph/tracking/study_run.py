@@ -123,6 +123,7 @@ class StudyRuns:
             run = _own(known, record) or self._client.create_run(
                 experiment_id, content.start_ms, {**context, **tags}, content.name
             )
+        connection.require_id(run.info.run_id)
         self._describe(run, content, tags)
         before, known = known, self._known(experiment_id, key)
         self._require_mine(run, known, heartbeat, new=run not in before and run is not surrounding)

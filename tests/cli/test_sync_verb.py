@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from mlflow import MlflowClient
 
 from mlflow_ngraph import runner
@@ -124,7 +125,7 @@ def test_a_study_that_may_not_be_written_is_named(
         raise PermissionError(13, "Permission denied")
 
     home = home_with(measured, tmp_path / "home", "one")
-    monkeypatch.setattr(journal.FileLock, "acquire", refuse)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
     (problem,) = synced(capsys, home, sqlite_uri, code=1)["problems"]
     assert f"{home / 'studies' / 'one'}: the journal cannot be written (Permission denied)" in problem
 

@@ -199,3 +199,9 @@ def test_who_records_at_the_same_time_stops(
 def test_an_error_of_a_database_is_told_without_its_statement() -> None:
     text = "(sqlite3.OperationalError) database is locked [SQL: INSERT INTO tags VALUES (?)] [parameters: ('x',)]"
     assert connection.one_line(RuntimeError(text)) == "(sqlite3.OperationalError) database is locked"
+
+
+@pytest.mark.parametrize("answered", ["", "0", "m-0123"])
+def test_an_answer_without_the_id_of_what_was_made_is_none(answered: str) -> None:
+    with pytest.raises(UnreachableError, match="without the id"):
+        connection.require_id(answered)
