@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BEAT_S = 60.0
 """Interval between two signs of life: a small request, negligible beside measuring."""
 _SILENT_S = 2 * BEAT_S
-"""A recorder of another machine has ended when it gave no sign of life for so long."""
+"""A recorder has ended when it gave no sign of life for so long."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,17 +45,17 @@ class Heartbeat:
 
     def is_of_another(self, tags: Mapping[str, str]) -> bool:
         """Test if another process is writing a run, by its tags."""
-        recorder = tags.get(Tag.RECORDER, "")
+        recorder, here = tags.get(Tag.RECORDER, ""), _process(os.getpid())
         host, _, rest = recorder.partition("/")
-        if not rest or recorder == _process(os.getpid()):
-            return False
-        if host == _host():
-            pid = rest.partition("/")[0]
-            return pid.isdecimal() and _process(int(pid)) == recorder
-        with suppress(ValueError):
+        try:
             # Slightly later than now is a matter of rounding; much later is a forgery that would never end.
-            return abs(self._now() - float(tags.get(Tag.ALIVE_AT, ""))) < _SILENT_S
-        return False
+            silent_s = abs(self._now() - float(tags.get(Tag.ALIVE_AT, "")))
+        except ValueError:
+            return False
+        if recorder in ("", here) or silent_s >= _SILENT_S:
+            return False
+        pid = rest.partition("/")[0]
+        return host != _host() or (pid.isdecimal() and _process(int(pid)) == recorder)
 
     def start(self, run_id: str) -> None:
         """Write one sign after the other until `stop`, beginning after an interval."""
