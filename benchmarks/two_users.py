@@ -128,7 +128,7 @@ def _alive(scene: Scene) -> dict[str, str]:
 ACTS: dict[str, Callable[[Scene], object]] = {
     "a run with the id of the study": lambda scene: scene.plant(),
     "one of tomorrow": lambda scene: scene.plant(start=time.time() + _DAY_S),
-    "one of tomorrow, where A may write": lambda scene: (scene.permit("EDIT"), scene.plant(start=time.time() + _DAY_S)),
+    "one of tomorrow where A may write": lambda scene: (scene.permit("EDIT"), scene.plant(start=time.time() + _DAY_S)),
     "one where A may manage": lambda scene: (scene.permit("MANAGE"), scene.plant()),
     "a lane": lambda scene: scene.plant(kind=Kind.LANE, lane=_lane(scene)),
     "a lane of tomorrow": lambda scene: scene.plant(start=time.time() + _DAY_S, kind=Kind.LANE, lane=_lane(scene)),
