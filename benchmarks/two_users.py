@@ -75,7 +75,7 @@ class Scene:
     def permit(self, permission: str) -> None:
         """Let A into B's experiment."""
         with suppress(MlflowException):  # it was given before
-            AuthServiceClient(self.address).create_experiment_permission(self.mine, "a", permission)
+            AuthServiceClient(self.address).grant_user_permission("a", "experiment", self.mine, permission)
 
 
 _TAGS = {
