@@ -25,6 +25,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.server.auth.client import AuthServiceClient
+from requests import RequestException
 from support.renamed_study import renamed
 from support.server import Server
 from untrue_answers import STUDY, lacking
@@ -104,7 +105,7 @@ def _on_models(act: Callable[[MlflowClient, str], object]) -> Callable[[Scene], 
 
 
 def _tried(act: Callable[..., object], *arguments: object) -> None:
-    with suppress(MlflowException):
+    with suppress(MlflowException, RequestException):
         act(*arguments)
 
 
@@ -226,7 +227,7 @@ def _course(acts: list[Callable[[Scene], object]], scene: Scene, directory: Path
     runs = set()
     for experiment in ("a", None):
         for act in acts:
-            with _user("b"), suppress(MlflowException, NGraphError):
+            with _user("b"), suppress(MlflowException, NGraphError, RequestException):
                 act(scene)
         with _user("b"):
             before = _everything(scene)
