@@ -37,7 +37,7 @@ def cleanup(
     """Find runs of studies that are RUNNING although their process has died, and end them as KILLED.
 
     What they have stays. Of a study of this machine it is known whether a process runs it; another one gives a sign of life
-    every five minutes, as long as it reaches the server. Without --yes nothing is changed. A study that was only cut off goes
+    every minute, as long as it reaches the server. Without --yes nothing is changed. A study that was only cut off goes
     on, and says so on the server when it is back.
     """
     from mlflow_ngraph.tracking import connection

@@ -62,6 +62,8 @@ def import_studies(
         outcome = sync_study(
             directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait, on_pause=output.say_pause
         )
+        for note in outcome.notes:
+            output.tell(note)
         row["where"] = dict(outcome.where)
     if as_json:
         output.print_json({"imported": arrived})

@@ -32,6 +32,7 @@ _TOLD = (
     "interrupted",
     "journal_busy",
     "machine_busy",
+    "record_opened",
     "recording_failed",
     "recording_resumed",
     "repeated_alone",
@@ -238,6 +239,9 @@ class State:
         what = "recording what was measured; interrupt again to leave that to mlflow-ngraph study sync"
         self._activity = what if event.get("interrupted") else "recording"
         return self._activity
+
+    def _on_record_opened(self, event: Mapping[str, Any]) -> str | None:
+        return event.get("reason") or None
 
     def _on_recording_failed(self, event: Mapping[str, Any]) -> str:
         self._activity = f"not recorded for now, and kept here: {event.get('reason')}"

@@ -56,10 +56,12 @@ def sync(
         raise UsageError("name studies, or give --all or --watch")
     if watch and as_json:
         raise UsageError("--watch has no end that a document could be printed at: leave out --json")
+    place = home_directory.location(home)
+    if home is not None and not (place / "studies").is_dir():
+        raise UsageError(f"there are no studies in {place}: give the --home in which they were measured")
     if not (studies or all_ or watch):
-        return _list(home_directory.location(home), as_json=as_json)
+        return _list(place, as_json=as_json)
     record = partial(_recorded, tracking_uri=tracking_uri, experiment=experiment)
-    place = home_directory.directory(home)
     if watch:
         try:
             _watch(place, record, _seconds(every))
@@ -102,6 +104,8 @@ def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | No
     outcome = sync_study(
         directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait, on_pause=output.say_pause
     )
+    for note in outcome.notes:
+        output.tell(note)
     return {"study_id": outcome.record.id, "directory": str(outcome.directory), "where": dict(outcome.where)}
 
 

@@ -183,6 +183,11 @@ class _LeftOut(_Any, total=False):
     final: bool
 
 
+class _Opened(_Any, total=False):
+    experiment_id: Annotated[str, Field(pattern=r"^\w{1,100}$")]
+    run_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
 class _Contender(TypedDict, total=False):
     cell: Name
     lane: Name
@@ -223,6 +228,7 @@ _KNOWN: Mapping[str, TypeAdapter[Any]] = {
         "lane_finished": _LaneEnded,
         "study_finished": _StudyEnded,
         "left_out": _LeftOut,
+        "record_opened": _Opened,
         "race_ended": _Race,
         "lane_left": _Left,
     }.items()

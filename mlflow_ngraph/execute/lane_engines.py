@@ -14,7 +14,7 @@ from mlflow_ngraph.compilers.base import Compiler, Target
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import key
-from mlflow_ngraph.engines.files import digest_files, irregular_entry
+from mlflow_ngraph.engines.files import damage, digest_files, irregular_entry
 from mlflow_ngraph.engines.manifest import Compiled, Maker
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.execute.answers import Built, VerifyAnswer
@@ -310,14 +310,20 @@ class LaneEngines:
             results = [self.verified[batch] for batch in engine.batch_sizes if batch in self.verified]
             wrong = [result["problem"] for result in results if result["problem"]]
             if wrong:
-                self._cache.forget(self.lane, engine, wrong[0])
+                self._forget(engine, wrong[0])
             elif engine.reused is None and results and not any(result["vacuous"] for result in results):
                 self._cache.keep(self.lane, engine, self._session.paths.root / engine.directory)
 
     def evict(self, batch: int, reason: str) -> None:
         """Remove a failed engine from the cache."""
-        if self._cache is not None and batch in self.made:
-            self._cache.forget(self.lane, self.made[batch], reason)
+        if batch in self.made:
+            self._forget(self.made[batch], reason)
+
+    def _forget(self, engine: EngineRecord, reason: str) -> None:
+        """Remove a wrong engine from the cache, unless what failed is not what the cache has."""
+        self._session.require_folder()
+        if self._cache is not None and not damage(self._session.paths.root / engine.directory, engine.files):
+            self._cache.forget(self.lane, engine, reason)
 
     def close(self) -> None:
         self._process.close()

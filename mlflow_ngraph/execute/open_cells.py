@@ -88,7 +88,8 @@ class OpenCells:
         self._session.leave_out(lane, batch, reason, final=final)
 
     def fail(self, lane: Lane, batches: Iterable[int], failure: ChildFailure) -> None:
-        """Record a failure as the result of those cells that are open."""
+        """Record a failure as the result of those cells that are open, unless the study itself is gone."""
+        self._session.require_folder()
         for batch in [batch for batch in batches if self.is_open(lane, batch)]:
             if isinstance(failure, OutOfTime):
                 self.leave_out(lane, batch, failure.reason)

@@ -187,6 +187,14 @@ class LaneRecord:
         return set(self.cells) == set(self.lane.batch_sizes)
 
 
+@dataclass(frozen=True)
+class Place:
+    """The run that a study was recorded as."""
+
+    experiment_id: str
+    run_id: str
+
+
 @dataclass
 class StudyRecord:
     """A study with all its lanes."""
@@ -215,6 +223,8 @@ class StudyRecord:
     left_out: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Cells not measured, by id, each with ``lane``, ``batch``, ``reason`` and ``final`` (nothing would be gained by
     it)."""
+    recorded: Place | None = None
+    """The last run that it was recorded as, on any server."""
 
     @property
     def baseline(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import events as known
 from mlflow_ngraph.execute import journal
-from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, StudyRecord
+from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, Place, StudyRecord
 from mlflow_ngraph.parity import Parity, worse
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.verdicts import Verdict
@@ -193,6 +193,10 @@ def _lanes(event: journal.Event) -> dict[str, LaneRecord]:
     return {lane.id: LaneRecord(lane) for lane in lanes}
 
 
+def _record_opened(record: StudyRecord, event: journal.Event) -> None:
+    record.recorded = Place(event["experiment_id"], event["run_id"])
+
+
 def _study_finished(record: StudyRecord, event: journal.Event) -> None:
     record.finished_at = event["at"]
 
@@ -251,6 +255,7 @@ def _race_ended(record: StudyRecord, event: journal.Event) -> None:
 
 
 _RECORDED = {
+    "record_opened": _record_opened,
     "study_finished": _study_finished,
     "session_started": _session_started,
     "workload_prepared": _workload_prepared,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.plan import StudyPlan
 from mlflow_ngraph.execute.record import Lane
@@ -37,6 +38,19 @@ class Session:
         The state of an accelerator's runtime does not survive a fork.
         """
         return self.plan.accelerator == "cpu"
+
+    def require_folder(self) -> None:
+        """Check that the study is still in its place before a failure is blamed on an engine.
+
+        Raises
+        ------
+        JournalError
+            Its folder was moved or removed.
+        """
+        if not self.paths.root.is_dir():
+            raise JournalError(
+                f"{self.paths.root}: the folder of the study was moved or removed: put it back, then go on with --resume"
+            )
 
     def leave_out(self, lane: Lane, batch: int, reason: str, *, final: bool = False) -> None:
         """Write to the journal that a cell is not measured.

@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _BACK = re.compile(r"(.+)~(\d{1,6})")
 _RUN = re.compile(r"[0-9a-f]{32}")
-_AFTER_THE_END = ("lane_recorded", "recording_failed")
+_AFTER_THE_END = ("record_opened", "lane_recorded", "recording_failed")
 """Events that may follow the end of measuring, as recording comes later."""
 
 End = Literal["open", "measured", "recorded"]
@@ -218,9 +218,12 @@ def is_recorded(directory: Path) -> bool:
 def unrecorded(root: Path) -> list[Path]:
     """Idle studies that no server has completely, oldest first."""
     waiting = {}
-    for path in (root / "studies").glob(f"*/{journal.FILE_NAME}"):
-        with suppress(JournalError, OSError), journal.held(path.parent):
-            if not path.parent.name.startswith(".") and _lacks_recording(path.parent):
+    for path in (root / "studies").glob(f"[!.]*/{journal.FILE_NAME}"):
+        # Recording one that may not be written says so.
+        with suppress(JournalError), ExitStack() as stack:
+            with suppress(OSError):
+                stack.enter_context(journal.held(path.parent))
+            if _lacks_recording(path.parent):
                 waiting[path.parent] = path.stat().st_mtime
     return sorted(waiting, key=waiting.__getitem__)
 

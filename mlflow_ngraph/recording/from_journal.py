@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,7 @@ from mlflow_ngraph.analysis.closing import answers
 from mlflow_ngraph.errors import UnreachableError
 from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
+from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.tracking.recorder import Recorder
 
@@ -49,20 +51,33 @@ def sync_study(
     """
     journal.first(directory)  # complains where there is no study, before anything is made there
     recorder = Recorder(tracking_uri, experiment, patient=True)
-    recorder.preflight()
+    recorder.reach()
     with ExitStack() as stack:
         writer = stack.enter_context(Journal(directory, on_wait=on_wait or partial(_say_who_records, directory)))
         stack.callback(recorder.rest)
         record = replay.load(directory)
         take = partial(_repeat, recorder, on_pause=on_pause or _say_why_it_pauses)
         take(partial(recorder.open, record, directory))
+        if recorder.place != record.recorded:
+            writer.append("record_opened", **asdict(recorder.place))
         for lane in record.lanes.values():
             if lane.cells:
                 take(partial(recorder.record_lane, record, lane.lane.id))
         finished = record.finished_at is not None
         run_id = take(partial(recorder.close, record, "FINISHED" if finished else "KILLED", answers(record)))
         writer.append("study_recorded", run_id=run_id)
-    return Outcome(record, directory, recorder.where())
+    return Outcome(record, directory, recorder.where(), notes=(*_cut(record, directory), *recorder.notes))
+
+
+def _cut(record: StudyRecord, directory: Path) -> Iterator[str]:
+    """Say that a journal ends before its study does."""
+    if record.finished_at is None:
+        lanes = record.lanes.values()
+        done, asked = sum(len(lane.cells) for lane in lanes), sum(len(lane.lane.batch_sizes) for lane in lanes)
+        yield (
+            f"the journal of {directory.name} ends before its study does, with {done} of {asked} cells: go on with "
+            "--resume, or restore the file if it was cut"
+        )
 
 
 def busy(directory: Path) -> str:
@@ -81,7 +96,7 @@ def _say_why_it_pauses(problem: str, seconds: float) -> None:
 T = TypeVar("T")
 
 _TIMES = 6
-_LONGEST_PAUSE_S = 15.0
+LONGEST_PAUSE_S = 15.0
 """Pauses of 1, 2, 4, 8 and 15 seconds: a server restarts within half a minute."""
 
 
@@ -103,7 +118,7 @@ def _repeat(recorder: Recorder, step: Callable[[], T], on_pause: Callable[[str, 
 
     def take() -> T:
         if attempts.statistics["attempt_number"] > 1:
-            recorder.preflight()
+            recorder.reach()
         return step()
 
     def tell(state: RetryCallState) -> None:
@@ -114,7 +129,7 @@ def _repeat(recorder: Recorder, step: Callable[[], T], on_pause: Callable[[str, 
     attempts = Retrying(
         retry=retry_if_exception_type(UnreachableError),
         stop=stop_after_attempt(_TIMES),
-        wait=wait_exponential(max=_LONGEST_PAUSE_S),
+        wait=wait_exponential(max=LONGEST_PAUSE_S),
         before_sleep=tell,
         reraise=True,
     )

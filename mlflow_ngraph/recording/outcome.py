@@ -22,6 +22,8 @@ class Outcome:
     """Links to the results in MLflow, by name; empty when nothing was recorded."""
     unrecorded: str = ""
     """Reason why the tracking server lacks something; empty when it does not."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about the recording, a line each."""
 
     @property
     def exit_code(self) -> int:

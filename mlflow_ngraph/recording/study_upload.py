@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from mlflow_ngraph.analysis.closing import answers
-from mlflow_ngraph.execute.journal import Reader
+from mlflow_ngraph.execute.journal import FILE_NAME, Reader
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.execute.replay import Fold
 from mlflow_ngraph.tracking import connection
@@ -69,13 +70,18 @@ class Recording:
 
     def open(self) -> None:
         """Create or continue the run of the study."""
-        self._attempt(lambda: self._recorder.open(self._before, self._directory))
+        self._attempt(lambda: self._open(self._before))
 
     def resync(self) -> None:
         """Record all results of earlier sessions: the server may lack any of them."""
         record = self._record()
         self._pending.update(lane_id for lane_id, lane in record.lanes.items() if lane.cells)
-        self._attempt(lambda: self._recorder.open(record, self._directory))
+        self._attempt(lambda: self._open(record))
+
+    def _open(self, record: StudyRecord) -> None:
+        self._recorder.open(record, self._directory)
+        if self._recorder.place != record.recorded:
+            self._notes.append("record_opened", reason="; ".join(self._recorder.notes), **asdict(self._recorder.place))
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
         """Record the lanes of a finished workload; after a failure they wait with the others.
@@ -89,16 +95,14 @@ class Recording:
         """
         self._pending.update(lane_ids)
         if not self.problem:
-            record = self._record(workload)
-            self._attempt(lambda: self._record_lanes(record, lane_ids))
+            self._attempt(lambda: self._record_lanes(self._record(workload), lane_ids))
         self._say_who_waits()
 
     def retry(self) -> None:
         """Record the lanes that have waited since the server failed."""
         self._catch_up()
         if not self.problem:
-            record = self._record()
-            self._attempt(lambda: self._record_lanes(record, sorted(self._pending)))
+            self._attempt(lambda: self._record_lanes(self._record(), sorted(self._pending)))
         self._say_who_waits()
 
     def close(self, status: str) -> None:
@@ -117,8 +121,10 @@ class Recording:
             if self.problem and status != "KILLED":
                 self._catch_up()
             if not self.problem:
-                record = self._record()
-                self._attempt(lambda: self._close(record, status))
+                self._attempt(lambda: self._close(self._record(), status))
+            if self.problem and not (self._directory / FILE_NAME).is_file():
+                # Nothing more can be recorded, and the run must not stay open for it.
+                self._attempt(lambda: self._recorder.end(status), known=self.problem)
         finally:
             self._recorder.rest()
 

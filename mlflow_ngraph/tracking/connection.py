@@ -43,7 +43,7 @@ IN_TIME = {
     "PGCONNECT_TIMEOUT": "4",
 }
 """The same while a study, and a person, waits: MLflow's own would be patient for minutes at every request."""
-_NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
+NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
 """MLflow's code of the error about a run that ``mlflow gc`` has removed."""
 _BYTES_PER_S = 2e6
 """Least upload speed of a server, which passes files on to their store before it answers."""
@@ -226,9 +226,32 @@ def is_deleted(client: MlflowClient, run_id: str) -> bool:
     try:
         return bool(client.get_run(run_id).info.lifecycle_stage != "active")
     except MlflowException as error:
-        if error.error_code != _NO_SUCH:
+        if error.error_code != NO_SUCH:
             raise
         return True
+
+
+def require_id(made: str) -> None:
+    """Check the id of what a server made: MLflow takes an empty answer, such as a proxy's, for one without fields.
+
+    Raises
+    ------
+    UnreachableError
+        It is none.
+    """
+    if not re.fullmatch(r"(?:m-)?[0-9a-f]{32}", made):
+        raise UnreachableError("the tracking server answered without the id of what it was to make")
+
+
+def done_already(remove: Callable[[], object]) -> None:
+    """Remove something that may be gone: MLflow's client repeats a request whose answer was lost."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        remove()
+    except MlflowException as error:
+        if error.error_code != NO_SUCH:
+            raise
 
 
 def _probe_database(tracking_uri: str) -> None:
@@ -274,6 +297,11 @@ _PLAIN = (
     (r"Connection (broken|aborted|reset)|RemoteDisconnected|IncompleteRead", "the connection was cut"),
     (r"too many 5\d\d", "it answers with errors of its own (5xx): try again, or look into its log"),
     (r"\b401\b|not authenticated", "it wants MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
+    (
+        r"Expecting value|not in a valid JSON|<html",
+        "it does not answer as MLflow does: a proxy or a page to log in may be between",
+    ),
+    (r"IntegrityError|UniqueViolation|UNIQUE constraint", "its database has this already"),
     (r"unsupported URI", "MLflow does not know such an address: use http://, https://, sqlite:/// or postgresql://"),
     (r"filesystem tracking backend", "MLflow no longer writes to a plain directory: use sqlite:///PATH/mlflow.db"),
 )
@@ -311,5 +339,5 @@ def one_line(error: Exception, *addresses: str) -> str:
     for pattern, plain in _PLAIN:
         if re.search(pattern, text, re.IGNORECASE):
             return plain
-    text = re.sub(r" *\(Background on this error at: [^)]*\)", "", text)
+    text = re.sub(r" *(?:\[SQL: .*|\(Background on this error at: [^)]*\))", "", text)
     return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"

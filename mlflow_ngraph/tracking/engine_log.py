@@ -6,6 +6,8 @@ import json
 import shutil
 import tempfile
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +18,21 @@ from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute import packaging
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.tracking import model_card, model_files, schema
+from mlflow_ngraph.tracking import files, model_card, model_files, schema
+from mlflow_ngraph.tracking.connection import every, require_id
 from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
+from mlflow_ngraph.tracking.study_run import StudyRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Run
 
 
+_OTHERS = (
+    manifest.FILE, manifest.DIGEST_FILE, model_card.FILE, "MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt",
+)  # fmt: skip
+"""Files of a package beside those of the engine and the wheel."""
 _COMMIT = "mlflow.source.git.commit"
 
 
@@ -35,31 +43,62 @@ class ModelSlot:
     model_id: str
     ready: bool
     """True if its files are complete."""
+    pruned: bool
+    """True if somebody removed them."""
     points: frozenset[tuple[str, int]]
     """Names and steps of the metrics that it has."""
 
 
-def open_model(
-    client: MlflowClient, experiment_id: str, run_id: str, record: StudyRecord, engine: EngineRecord, content: Content
-) -> ModelSlot:
-    """The LoggedModel of an engine: the one that exists, or a new one.
+def search(client: MlflowClient, study: StudyRun, lane_id: str | None = None) -> list[LoggedModel]:
+    """The engines of a record, or those of one lane."""
+    query = f"tags.`{Tag.RECORD}` = '{study.key}'"
+    if lane_id is not None:
+        query += f" AND tags.`{Tag.LANE_ID}` = '{lane_id}'"
+    return every(lambda token: client.search_logged_models([study.experiment_id], query, page_token=token))
 
-    A model made by a lane run that has been replaced belongs to the past, and is deleted.
-    """
-    query = f"tags.`{Tag.ENGINE_ID}` = '{engine.id}' AND tags.`{Tag.STUDY_ID}` = '{record.id}'"
-    for model in client.search_logged_models([experiment_id], filter_string=query):
-        if model.source_run_id == run_id:
-            return _slot(client.get_logged_model(model.model_id))
-        client.delete_logged_model(model.model_id)
+
+def find(client: MlflowClient, study: StudyRun, run: Run) -> dict[str, ModelSlot]:
+    """The LoggedModel of each engine of a lane run; the complete one where a repeated request made two."""
+    slots: dict[str, ModelSlot] = {}
+    for model in search(client, study, run.data.tags[Tag.LANE_ID]):
+        engine_id = model.tags[Tag.ENGINE_ID]
+        if model.source_run_id == run.info.run_id and not (engine_id in slots and slots[engine_id].ready):
+            slots[engine_id] = slot_of(client, model.model_id)
+    return slots
+
+
+def create(client: MlflowClient, run: Run, record: StudyRecord, engine: EngineRecord, content: Content) -> ModelSlot:
+    """A new LoggedModel for an engine."""
     created = client.create_logged_model(
-        experiment_id,
+        run.info.experiment_id,
         name=_name(record, engine),
-        source_run_id=run_id,
+        source_run_id=run.info.run_id,
         model_type=schema.MODEL_TYPE,
         params=_params(record, engine, content),
         tags=_tags(record, engine, content),
     )
-    return _slot(created)
+    require_id(created.model_id)
+    return ModelSlot(created.model_id, ready=False, pruned=False, points=frozenset())
+
+
+def slot_of(client: MlflowClient, model_id: str) -> ModelSlot:
+    """A LoggedModel as it is now."""
+    model = client.get_logged_model(model_id)
+    points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
+    return ModelSlot(model_id, str(model.status) == "READY", Tag.PRUNED in model.tags, points)
+
+
+def is_stored(model: LoggedModel) -> bool:
+    """Test if an engine has its files, as far as the server says, or was pruned."""
+    return Tag.PRUNED in model.tags or (str(model.status) == "READY" and Tag.MANIFEST_SHA256 in model.tags)
+
+
+def lacks_files(client: MlflowClient, slot: ModelSlot, engine: EngineRecord) -> bool:
+    """Test if files of an engine are not listed, or have another size together."""
+    own = [f"{manifest.ENGINE_DIRECTORY}/{path}" for path in engine.files]
+    sizes = files.listed([*own, *_OTHERS], partial(client.list_logged_model_artifacts, slot.model_id))
+    total = sum(sizes[path] or 0 for path in own)
+    return None in sizes.values() or (files.UNKNOWN not in sizes.values() and total != engine.size_bytes)
 
 
 def log_engine(
@@ -72,6 +111,10 @@ def log_engine(
     """
     from mlflow.models import Model
 
+    def store(directory: Path) -> None:
+        client.log_model_artifacts(slot.model_id, str(directory))
+        files.require_stored(directory, partial(client.list_logged_model_artifacts, slot.model_id))
+
     spec, lane = EngineSpec.read(source), record.lanes[engine.lane]
     text = model_card.card(record, engine, spec, slot.model_id)
     # Beside the engine, where its files can have second names.
@@ -83,18 +126,20 @@ def log_engine(
             run_id=run.info.run_id,
             model_uuid=slot.model_id,
             model_id=slot.model_id,
+            # An engine that is stored again has the same manifest.
+            utc_time_created=f"{datetime.fromtimestamp(engine.at, timezone.utc):%F %T.%f}",
         )
         version = record.versions.get(spec.compiler)
         others = model_files.write(directory, spec, version, described, size_bytes=engine.size_bytes)
         # MLflow 3.15 cannot be told where files go: they lie in a directory of that name instead.
         link_files(source, directory / manifest.ENGINE_DIRECTORY, engine.files)
-        client.log_model_artifacts(slot.model_id, str(directory))
+        store(directory)
         shutil.rmtree(directory)
         directory.mkdir()
         commit = run.data.tags.get(_COMMIT)
         made = packaging.manifest(record, lane, engine, spec, others, run_id=run.info.run_id, source_commit=commit)
         digest = write_manifest(directory, made)
-        client.log_model_artifacts(slot.model_id, str(directory))
+        store(directory)
     tags = {Tag.MANIFEST_SHA256: digest, Tag.NOTE: schema.cut(text, schema.MAX_TAG)}
     client.set_logged_model_tags(slot.model_id, tags)
     client.finalize_logged_model(slot.model_id, "READY")
@@ -119,11 +164,6 @@ def package_tags(package: Manifest, digest: str) -> dict[str, str]:
         Tag.MANIFEST_SHA256: digest,
     }
     return {name: schema.cut(value, schema.MAX_TAG) for name, value in tags.items() if value}
-
-
-def _slot(model: LoggedModel) -> ModelSlot:
-    points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
-    return ModelSlot(model.model_id, str(model.status) == "READY", points)
 
 
 def _name(record: StudyRecord, engine: EngineRecord) -> str:

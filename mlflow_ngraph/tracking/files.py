@@ -5,16 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
+from mlflow_ngraph.errors import UnreachableError
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables import arrivals, races, results, results_file, samples, summary
 from mlflow_ngraph.tables.sheet import markdown
 from mlflow_ngraph.text import csv_table
 from mlflow_ngraph.tracking.schema import Artifact
+
+if TYPE_CHECKING:
+    from mlflow.entities import FileInfo
+
+    ListFolder = Callable[[str | None], list[FileInfo]]
+    """Lists a folder of a store, given by its path, or the top."""
+
+UNKNOWN = -1
+"""Size of a file of which a store tells none."""
 
 
 def write(
@@ -57,6 +68,34 @@ def write_study(record: StudyRecord, target: Path) -> None:
     """Write the study file of a record into ``target``."""
     study = json.loads(json.dumps(record.study))
     _text(target / Artifact.STUDY, yaml.safe_dump(study, sort_keys=False, allow_unicode=True))
+
+
+def require_stored(directory: Path, list_folder: ListFolder) -> None:
+    """Compare files that were uploaded with what the store lists.
+
+    Raises
+    ------
+    UnreachableError
+        One is missing there, or has another size: the upload was answered, and nothing was stored.
+    """
+    sizes = {
+        path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.rglob("*") if path.is_file()
+    }
+    stored = listed(sizes, list_folder)
+    if wrong := sorted(path for path, size in sizes.items() if stored[path] not in (size, UNKNOWN)):
+        raise UnreachableError(f"the upload of {', '.join(wrong)} was answered, and is not stored")
+
+
+def listed(paths: Collection[str], list_folder: ListFolder) -> dict[str, int | None]:
+    """Sizes of files that a store lists; None of those that it does not."""
+    folders = {path.rpartition("/")[0] or None for path in paths}
+    found = {
+        file.path: UNKNOWN if file.file_size is None else file.file_size
+        for folder in folders
+        for file in list_folder(folder)
+        if not file.is_dir
+    }
+    return {path: found.get(path) for path in paths}
 
 
 def digest(path: Path) -> str:

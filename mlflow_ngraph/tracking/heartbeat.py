@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import socket
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import psutil
 
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Tag
@@ -13,8 +20,10 @@ from mlflow_ngraph.tracking.schema import Tag
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-BEAT_S = 300.0
+BEAT_S = 60.0
 """Interval between two signs of life: a small request, negligible beside measuring."""
+_SILENT_S = 2 * BEAT_S
+"""A recorder has ended when it gave no sign of life for so long."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,9 +39,26 @@ class Heartbeat:
         self._ahead_s = connection.server_time(tracking_uri) - time.time()
         self._ended = threading.Event()
 
+    def tags(self) -> dict[str, str]:
+        """A sign of life of this process, for a run that it begins to write."""
+        return {Tag.RECORDER: _process(os.getpid()), Tag.ALIVE_AT: f"{self._now():.0f}"}
+
+    def is_of_another(self, tags: Mapping[str, str]) -> bool:
+        """Test if another process is writing a run, by its tags."""
+        recorder, here = tags.get(Tag.RECORDER, ""), _process(os.getpid())
+        host, _, rest = recorder.partition("/")
+        try:
+            # Slightly later than now is a matter of rounding; much later is a forgery that would never end.
+            silent_s = abs(self._now() - float(tags.get(Tag.ALIVE_AT, "")))
+        except ValueError:
+            return False
+        if recorder in ("", here) or silent_s >= _SILENT_S:
+            return False
+        pid = rest.partition("/")[0]
+        return host != _host() or (pid.isdecimal() and _process(int(pid)) == recorder)
+
     def start(self, run_id: str) -> None:
-        """Write the first sign, then one after the other until `stop`."""
-        self._beat(run_id)
+        """Write one sign after the other until `stop`, beginning after an interval."""
         threading.Thread(target=self._go_on, args=(run_id,), name="heartbeat", daemon=True).start()
 
     def stop(self) -> None:
@@ -41,9 +67,23 @@ class Heartbeat:
     def _go_on(self, run_id: str) -> None:
         while not self._ended.wait(BEAT_S):
             try:
-                self._beat(run_id)
+                self._client.set_tag(run_id, Tag.ALIVE_AT, f"{self._now():.0f}")
             except Exception:  # noqa: BLE001 - whatever it is, the study goes on, and so does this
                 _log.debug("no sign of life could be written", exc_info=True)
 
-    def _beat(self, run_id: str) -> None:
-        self._client.set_tag(run_id, Tag.ALIVE_AT, f"{time.time() + self._ahead_s:.0f}")
+    def _now(self) -> float:
+        return time.time() + self._ahead_s
+
+
+def _host() -> str:
+    """The host without its name, as in a fingerprint; a container has its own, as it has its own process numbers."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
+
+
+def _process(pid: int) -> str:
+    """A process, told apart from later ones with its number; empty where it has ended."""
+    with suppress(psutil.Error, OverflowError):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return f"{_host()}/{pid}/{process.create_time():.0f}"
+    return ""

@@ -1,9 +1,13 @@
 """Recorder of a study in MLflow; recording again after a crash changes nothing.
 
-Every run and model is looked for by the ids of the study, the lane and the engine before it is made, and every
-time stamp comes from the record. The run of a lane never changes what it says: a lane that was measured further
-gets a new run in place of the former, which goes to MLflow's trash. One process at a time may write a study; the
-lock of its journal sees to that.
+A study has one record in an experiment: a study run, lane runs and engines with the key of the record in a tag. Each is
+looked for by this key and the id of the lane or engine before it is made, and every time stamp comes from the journal. The
+run of a lane never changes what it says: a lane that was measured further gets a new run in place of the former, which
+goes to MLflow's trash. One process at a time may write a record: the lock of the journal sees to that on a machine, signs
+of life on the server between machines.
+
+An answer of the server may be lost, invented by a proxy, or come before anything is stored. So what was made twice is
+removed, sizes of files are listed before an engine is READY, and a study run is ended only after it was read again.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +24,8 @@ from mlflow_ngraph import addresses
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.tracking import connection, description, engine_log, files, schema, views
+from mlflow_ngraph.execute.record import EngineRecord, Place, StudyRecord
+from mlflow_ngraph.tracking import connection, description, engine_log, files, recorded, schema, views
 from mlflow_ngraph.tracking.content import Content, came_to_something, lane_content, study_content, study_tags
 from mlflow_ngraph.tracking.engine_log import ModelSlot
 from mlflow_ngraph.tracking.heartbeat import Heartbeat
@@ -29,7 +34,7 @@ from mlflow_ngraph.tracking.study_run import StudyRun, StudyRuns
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel, Metric, Run
+    from mlflow.entities import Metric, Run
 
 
 class Recorder:
@@ -41,7 +46,7 @@ class Recorder:
         MLflow's own default when left out.
     experiment : str | None
         Its name; else that of the run that ``mlflow run`` made, else ``MLFLOW_EXPERIMENT_NAME`` or
-        ``MLFLOW_EXPERIMENT_ID``, else that in which the study was recorded before, else ``ngraph``.
+        ``MLFLOW_EXPERIMENT_ID``, else that in which the journal says it was recorded, else ``ngraph``.
     patient : bool
         Wait for a slow server. A study does not: it can record later.
     through : Callable[[MlflowClient], MlflowClient]
@@ -67,6 +72,8 @@ class Recorder:
         """The models that have views of their own; None where the server shows no views, as far as is known."""
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or may have been."""
+        self.notes: list[str] = []
+        """What a person should know about the record."""
 
     @cached_property
     def tracking_uri(self) -> str:
@@ -86,9 +93,19 @@ class Recorder:
         TrackingError
             It does not answer within about ten seconds, or refuses.
         """
-        self.client = self._through(connection.reach(self.tracking_uri, create=True))
+        self.reach()
         with connection.talking(self.tracking_uri, "write to it", connection.PREFLIGHT):
             self._runs().check_writable()
+
+    def reach(self) -> None:
+        """Find out whether the server answers.
+
+        Raises
+        ------
+        TrackingError
+            It does not answer within about ten seconds.
+        """
+        self.client = self._through(connection.reach(self.tracking_uri, create=True))
 
     def open(self, record: StudyRecord, directory: Path) -> str:
         """Make, attach to or reopen the run of a study, and end runs that an earlier process left running.
@@ -110,11 +127,19 @@ class Recorder:
         """
         with self._talking("open the study run"):
             self._directory = directory
-            self._study = self._runs().open(study_content(record), record.id)
+            heartbeat, runs = Heartbeat(self.client, self.tracking_uri), self._runs()
+            self._study = runs.open(study_content(record), record, heartbeat)
+            self.notes += [runs.left] if runs.left else []
             self.rest()
-            self._heartbeat = Heartbeat(self.client, self.tracking_uri)
-            self._heartbeat.start(self._study.run_id)
+            self._heartbeat = heartbeat
+            heartbeat.start(self._study.run_id)
         return self._study.run_id
+
+    @property
+    def place(self) -> Place:
+        """The open run, for the journal."""
+        study = self._opened()
+        return Place(study.experiment_id, study.run_id)
 
     def rest(self) -> None:
         """Give no more signs of life. To be called when the study run is left, whether it was closed or not."""
@@ -122,7 +147,7 @@ class Recorder:
             self._heartbeat.stop()
 
     def record_lane(self, record: StudyRecord, lane_id: str) -> str:
-        """Write a lane with its engines; a lane that is written already is left alone.
+        """Write a lane with its engines; of one that is written already only what is missing.
 
         Returns
         -------
@@ -137,19 +162,19 @@ class Recorder:
         study = self._opened()
         lane = record.lanes[lane_id]
         content = lane_content(record, lane_id)
+        content = replace(content, tags={**content.tags, Tag.RECORD: study.key})
         problems = {
             engine.id: problem
             for engine in lane.engines
             if (problem := _unfit(self._directory / engine.directory, engine))
         }
         with self._talking(f"record lane {lane_id}"):
-            run = self._lane_run(study, record, lane_id, content)
-            if run.info.status in ("FINISHED", "FAILED"):
-                return str(run.info.run_id)
-            intact = [engine for engine in lane.engines if engine.id not in problems]
-            self._fill(run, record, content, intact, problems)
-            status = "FINISHED" if came_to_something(lane) else "FAILED"
-            self.client.set_terminated(run.info.run_id, status, end_time=content.end_ms)
+            run, new = self._lane_run(study, lane_id, content)
+            slots = {} if new else engine_log.find(self.client, study, run)
+            self._fill(run, record, content, slots, problems)
+            if run.info.status not in recorded.ENDED:
+                status = "FINISHED" if came_to_something(lane) else "FAILED"
+                self.client.set_terminated(run.info.run_id, status, end_time=content.end_ms)
         return str(run.info.run_id)
 
     def close(self, record: StudyRecord, status: str, answers: Sequence[str] = ()) -> str:
@@ -176,6 +201,8 @@ class Recorder:
         content = study_content(record)
         with self._talking("write the results of the study"):
             run = self.client.get_run(study.run_id)
+            if self._heartbeat is not None and self._heartbeat.is_of_another(run.data.tags):
+                raise TrackingError("another process has taken over the record: leave the rest to it")
             measured = description.models(record)
             if views.supported(connection.server_version(self.tracking_uri)):
                 self._views = views.install(self.client, study.experiment_id, measured)
@@ -184,14 +211,36 @@ class Recorder:
             self._log(run, content, {}, {**study_tags(record), Tag.NOTE: note})
             with tempfile.TemporaryDirectory() as temporary:
                 target = Path(temporary)
-                lane_runs, models = self._ids(study, record.id)
-                files.write(record, self._directory, target, study.run_id, lane_runs, models)
+                files.write(
+                    record,
+                    self._directory,
+                    target,
+                    study.run_id,
+                    *recorded.settle(self.client, study, record, self._tried),
+                )
                 self.client.log_artifacts(study.run_id, str(target))
+                files.require_stored(target, partial(self.client.list_artifacts, study.run_id))
                 # Last, so that whoever reads the tag finds the table that it speaks of.
-                self.client.set_tag(study.run_id, Tag.RESULTS_SHA256, files.digest(target / schema.Artifact.RESULTS))
+                digest = files.digest(target / schema.Artifact.RESULTS)
+                self.client.set_tag(study.run_id, Tag.RESULTS_SHA256, digest)
             self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
+            run = self.client.get_run(study.run_id)
+            told = run.info.status == status and run.data.tags.get(Tag.RESULTS_SHA256) == digest
+            if not (told and recorded.is_whole(run, content)):
+                raise recorded.untrue(f"run {study.run_id}")
         self.rest()
         return study.run_id
+
+    def end(self, status: str) -> None:
+        """End the run of a study whose journal is gone, as it is.
+
+        Raises
+        ------
+        TrackingError
+            The server cannot be reached or refuses.
+        """
+        with self._talking("end the study run"):
+            self.client.set_terminated(self._opened().run_id, status)
 
     def where(self) -> dict[str, str]:
         """Id of the study's run and, for people, its addresses or, without a server, the command that shows it."""
@@ -218,14 +267,12 @@ class Recorder:
             raise TrackingError("the study run is not open: call Recorder.open first")
         return self._study
 
-    def _lane_run(self, study: StudyRun, record: StudyRecord, lane_id: str, content: Content) -> Run:
-        """The run with this content: the existing one, or a new one in its place."""
+    def _lane_run(self, study: StudyRun, lane_id: str, content: Content) -> tuple[Run, bool]:
+        """The run with this content: the existing one, or a new one in its place; and whether it is new."""
         digest = content.digest()
         kept = None
         # A request that failed may have done what it asked for.
-        known = (
-            study.lane_runs(self.client, record.id, lane_id) if lane_id in self._tried else study.lanes.get(lane_id, ())
-        )
+        known = study.lane_runs(self.client, lane_id) if lane_id in self._tried else study.lanes.get(lane_id, ())
         self._tried.add(lane_id)
         for run in known:
             if kept is None and run.data.tags.get(Tag.CONTENT) == digest:
@@ -233,56 +280,86 @@ class Recorder:
             else:
                 # Its figures are those of the table until the study is closed: nobody has withdrawn them.
                 self.client.set_tag(run.info.run_id, Tag.RESUMED_BY, study.run_id)
-                self.client.delete_run(run.info.run_id)
+                connection.done_already(partial(self.client.delete_run, run.info.run_id))
         if kept is None:
             tags = {**study.context_tags, **content.tags, Tag.CONTENT: digest, Tag.PARENT: study.run_id}
             kept = self.client.create_run(study.experiment_id, content.start_ms, tags, content.name)
-        elif kept.data.tags.get(Tag.PARENT) != study.run_id:
+            connection.require_id(kept.info.run_id)
+            return kept, True
+        if kept.data.tags.get(Tag.PARENT) != study.run_id:
             self.client.set_tag(kept.info.run_id, Tag.PARENT, study.run_id)
-        return kept
+        return kept, False
 
     def _fill(
-        self, run: Run, record: StudyRecord, content: Content, engines: list[EngineRecord], problems: dict[str, str]
+        self,
+        run: Run,
+        record: StudyRecord,
+        content: Content,
+        slots: dict[str, ModelSlot],
+        problems: dict[str, str],
     ) -> None:
         """Models first, because a metric names its model; then all numbers at once, then the files."""
-        from mlflow.entities import LoggedModelOutput
-
-        run_id, experiment_id = run.info.run_id, run.info.experiment_id
-        slots = {
-            engine.id: engine_log.open_model(self.client, experiment_id, run_id, record, engine, content)
-            for engine in engines
-        }
-        tags = {Tag.ENGINE_PROBLEM: schema.cut("; ".join(problems.values()), schema.MAX_TAG)} if problems else {}
-        self._log(run, content, slots, tags)
+        run_id, ended = run.info.run_id, run.info.status in recorded.ENDED
+        engines = record.lanes[content.tags[Tag.LANE_ID]].engines
         for engine in engines:
-            if not slots[engine.id].ready:
-                source = self._directory / engine.directory
-                with connection.uploading(engine.size_bytes):
-                    engine_log.log_engine(self.client, slots[engine.id], run, record, engine, source)
-        linked = {output.model_id for output in (run.outputs.model_outputs if run.outputs else ())}
-        missing = [LoggedModelOutput(slot.model_id, 0) for slot in slots.values() if slot.model_id not in linked]
+            if engine.id in slots or engine.id in problems:
+                continue
+            if ended and Tag.ENGINE_PROBLEM not in run.data.tags:
+                self.notes.append(
+                    f"engine {engine.id} of lane run {run_id} was deleted on the server, and stays so; to have it back, "
+                    "delete that run as well and record the study again"
+                )
+                continue
+            slots[engine.id] = engine_log.create(self.client, run, record, engine, content)
+        if not (ended and recorded.is_whole(run, content)):
+            tags = {Tag.ENGINE_PROBLEM: schema.cut("; ".join(problems.values()), schema.MAX_TAG)} if problems else {}
+            self._log(run, content, slots, tags)
+        for engine in engines:
+            if engine.id in slots:
+                self._upload(slots[engine.id], run, record, engine, problems.get(engine.id, ""), check=ended)
+        self._link(run, [slot.model_id for slot in slots.values()])
+
+    def _upload(
+        self, slot: ModelSlot, run: Run, record: StudyRecord, engine: EngineRecord, problem: str, *, check: bool
+    ) -> None:
+        """Store the files of an engine that the server lacks."""
+        if slot.pruned or (slot.ready and not (check and engine_log.lacks_files(self.client, slot, engine))):
+            return
+        if problem:
+            self.notes.append(f"engine {slot.model_id} lacks files on the server, and here: {problem}")
+            return
+        with connection.uploading(engine.size_bytes):
+            engine_log.log_engine(self.client, slot, run, record, engine, self._directory / engine.directory)
+
+    def _link(self, run: Run, model_ids: list[str]) -> None:
+        """Make models outputs of a run; refused is what a repeated request has done already."""
+        from mlflow.entities import LoggedModelOutput
+        from mlflow.exceptions import MlflowException
+
+        missing = [LoggedModelOutput(model_id, 0) for model_id in model_ids if model_id not in recorded.linked(run)]
         if missing:
-            self.client.log_outputs(run_id, missing)
+            try:
+                self.client.log_outputs(run.info.run_id, missing)
+            except MlflowException:
+                if not recorded.linked(self.client.get_run(run.info.run_id)).issuperset(model_ids):
+                    raise
 
     def _log(self, run: Run, content: Content, slots: dict[str, ModelSlot], tags: dict[str, str]) -> None:
         """Everything in one request. Params are written once: MLflow refuses to change them."""
         from mlflow.entities import Param, RunTag
+        from mlflow.exceptions import MlflowException
 
         run_id = run.info.run_id
-        metrics = _metrics(run_id, content, slots)
         params = [Param(name, value) for name, value in content.params.items() if name not in run.data.params]
         run_tags = [RunTag(name, value) for name, value in tags.items()]
-        self.client.log_batch(run_id, metrics, params, run_tags, synchronous=True)
-
-    def _ids(self, study: StudyRun, study_id: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Ids of lane runs by lane, and of LoggedModels by engine."""
-        runs = study.lane_runs(self.client, study_id)
-        lanes = {run.data.tags[Tag.LANE_ID]: run.info.run_id for run in runs}
-        query = f"tags.`{Tag.STUDY_ID}` = '{study_id}'"
-        models: list[LoggedModel] = connection.every(
-            lambda token: self.client.search_logged_models([study.experiment_id], query, page_token=token)
-        )
-        return lanes, {model.tags[Tag.ENGINE_ID]: model.model_id for model in models if Tag.ENGINE_ID in model.tags}
+        try:
+            self.client.log_batch(run_id, _metrics(run_id, content, slots), params, run_tags, synchronous=True)
+        except MlflowException:
+            if not slots:
+                raise
+            # A model has each point once: a request that is repeated, as its answer was lost, is refused.
+            slots.update({engine: engine_log.slot_of(self.client, slot.model_id) for engine, slot in slots.items()})
+            self.client.log_batch(run_id, _metrics(run_id, content, slots), params, run_tags, synchronous=True)
 
 
 def _unfit(directory: Path, engine: EngineRecord) -> str:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from mlflow import MlflowClient
 
 from mlflow_ngraph import runner
@@ -97,6 +98,36 @@ def test_an_interrupted_study_is_recorded_once_and_again_when_it_went_on(
     runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
     assert sorted(run.data.tags["ngraph.kind"] for run in runs) == ["lane", "study"]
     assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_a_journal_that_ends_before_its_study_is_told(
+    measured: Path, sqlite_uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = home_with(measured, tmp_path / "home", "one") / "studies" / "one" / "journal.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    assert cli(["study", "sync", "one", "--home", str(tmp_path / "home"), "--tracking-uri", sqlite_uri]) == 0
+    assert "the journal of one ends before its study does, with 0 of 1 cells: go on with" in capsys.readouterr().err
+
+
+def test_a_home_that_is_misspelt_is_an_error_and_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli(["study", "sync", "--all", "--home", str(tmp_path / "misspelt")]) == 2
+    assert f"there are no studies in {tmp_path / 'misspelt'}" in capsys.readouterr().err
+    assert not (tmp_path / "misspelt").exists()
+
+
+def test_a_study_that_may_not_be_written_is_named(
+    measured: Path, sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    home = home_with(measured, tmp_path / "home", "one")
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    (problem,) = synced(capsys, home, sqlite_uri, code=1)["problems"]
+    assert f"{home / 'studies' / 'one'}: the journal cannot be written (Permission denied)" in problem
 
 
 def test_a_server_that_is_away_is_told_once_for_all(

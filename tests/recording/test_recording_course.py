@@ -13,6 +13,7 @@ from mlflow_ngraph.recording.study_upload import Recording
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking.study_run import StudyRun
 from tests.support.script import Script
 from tests.support.silence import LOGIN, silent
 
@@ -62,6 +63,29 @@ def test_whoever_interrupts_does_not_wait_for_a_server_that_failed(tmp_path: Pat
         recording.open()
         recording.close("KILLED")
     assert (recorder.asked, recording.problem) == (["open"], "gone")
+
+
+class Kept(Failing):
+    """Has opened a run, and notes how it ends."""
+
+    def open(self, *_: Any) -> str:
+        self._study = StudyRun("0" * 32, "1", "ngraph", "key", {}, {})
+        return self._study.run_id
+
+    def end(self, status: str) -> None:
+        self.asked.append(status)
+
+
+@pytest.mark.usefixtures("clean_environment")
+def test_the_run_of_a_study_whose_folder_is_gone_is_ended(tmp_path: Path) -> None:
+    recorder, study = Kept(), Script().write(tmp_path / "study")
+    with Journal(study) as writer:
+        recording = Recording(recorder, study, writer, None)
+        recording.open()
+        study.rename(tmp_path / "elsewhere")
+        recording.close("FAILED")
+    assert recorder.asked == ["FAILED"]
+    assert f"{study}: no journal.jsonl here" in recording.problem
 
 
 @pytest.mark.usefixtures("clean_environment")

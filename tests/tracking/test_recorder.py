@@ -13,24 +13,17 @@ import pandas as pd
 import pytest
 import yaml
 from mlflow import MlflowClient
-from mlflow.entities import Run, ViewType
 
 from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.engines.package import open_package
-from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.recorder import Recorder
-from mlflow_ngraph.tracking.schema import CURVE, HEADLINES, STUDY_METRICS, Tag
-from mlflow_ngraph.tracking.study_run import HANDED_OVER
+from mlflow_ngraph.tracking.schema import CURVE, HEADLINES, Tag
+from mlflow_ngraph.tracking.study_run import HANDED_OVER, key_of
 from mlflow_ngraph.verdicts import Verdict
+from tests.support.recording import PACKAGE, check_once, lane_run, models, runs, small, write
 from tests.support.records import BATCHES, START, lane_id, study_record
-
-PACKAGE = {
-    *("engine", "wheels", "manifest.json", "manifest.json.sha256"),
-    *("MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt", "README.md"),
-}
-"""What lies in the package of an engine."""
 
 
 class Crash(BaseException):
@@ -65,68 +58,6 @@ def hand_over(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin as an entry point of this project does."""
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
     monkeypatch.setenv(HANDED_OVER, run_id)
-
-
-def small(record: StudyRecord) -> StudyRecord:
-    """Two lanes: one with a single engine, and one that failed."""
-    keep = {lane_id(record, "resnet18", "identity"), lane_id(record, "deit-t", "openvino")}
-    record.lanes = {key: lane for key, lane in record.lanes.items() if key in keep}
-    return record
-
-
-def write(recorder: Recorder, record: StudyRecord, directory: Path, status: str = "FINISHED") -> None:
-    recorder.open(record, directory)
-    for key in record.lanes:
-        recorder.record_lane(record, key)
-    recorder.close(record, status)
-
-
-def runs(client: MlflowClient, record: StudyRecord, kind: str = "lane", **tags: str) -> list[Run]:
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    query = f"tags.`ngraph.study_id` = '{record.id}' AND tags.`ngraph.kind` = '{kind}'"
-    query += "".join(f" AND tags.`{name}` = '{value}'" for name, value in tags.items())
-    return list(client.search_runs(experiments, query, ViewType.ACTIVE_ONLY))
-
-
-def models(client: MlflowClient, record: StudyRecord) -> list[Any]:
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    return list(client.search_logged_models(experiments, f"tags.`ngraph.study_id` = '{record.id}'"))
-
-
-def lane_run(client: MlflowClient, record: StudyRecord, label: str, compiler: str) -> Run:
-    (run,) = runs(client, record, **{Tag.LANE_ID: lane_id(record, label, compiler)})
-    return run
-
-
-def check_once(client: MlflowClient, record: StudyRecord) -> None:
-    """One study run, one run a lane, one model an engine, one point a metric and step, nothing running."""
-    (study,) = [run for run in runs(client, record, "study") if Tag.RESUMED_BY not in run.data.tags]
-    assert study.info.status == "FINISHED"
-    found = runs(client, record)
-    assert sorted(run.data.tags[Tag.LANE_ID] for run in found) == sorted(record.lanes)
-    for run in found:
-        assert run.info.status in ("FINISHED", "FAILED")
-        assert run.data.tags[Tag.PARENT] == study.info.run_id
-        for name in run.data.metrics:
-            steps = [point.step for point in client.get_metric_history(run.info.run_id, name)]
-            assert len(steps) == len(set(steps)), name
-    engines = {engine.id: engine for lane in record.lanes.values() for engine in lane.engines}
-    logged = models(client, record)
-    assert sorted(model.tags[Tag.ENGINE_ID] for model in logged) == sorted(engines)
-    for summary in logged:
-        model = client.get_logged_model(summary.model_id)
-        assert str(model.status) == "READY"
-        paths = {file.path for file in client.list_logged_model_artifacts(model.model_id)}
-        assert paths == PACKAGE
-        points = [(metric.key, metric.step) for metric in model.metrics or ()]
-        assert len(points) == len(set(points))
-        assert bool(points) == (model.tags[Tag.VERDICT] != "crashed")
-        source = client.get_run(model.source_run_id)
-        assert model.model_id in [output.model_id for output in source.outputs.model_outputs]
-    linked = [output for run in found if run.outputs for output in run.outputs.model_outputs]
-    assert len(linked) == len(engines)
-    assert set(study.data.metrics) == set(STUDY_METRICS)
-    assert "results.parquet" in {file.path for file in client.list_artifacts(study.info.run_id)}
 
 
 def test_a_study_lands_once_even_when_written_twice(sqlite_uri: str, tmp_path: Path) -> None:
@@ -322,13 +253,14 @@ def test_opening_again_ends_what_a_killed_process_left_running(sqlite_uri: str, 
     record = small(study_record(tmp_path / "study"))
     recorder = Recorder(sqlite_uri)
     study = recorder.open(record, tmp_path / "study")
-    zombie = recorder.client.create_run(
-        recorder.client.get_run(study).info.experiment_id,
-        tags={Tag.STUDY_ID: record.id, Tag.KIND: "lane", Tag.LANE_ID: "gone"},
-    )
+    experiment_id = recorder.place.experiment_id
+    tags = {Tag.STUDY_ID: record.id, Tag.KIND: "lane", Tag.LANE_ID: "gone"}
+    foreign = recorder.client.create_run(experiment_id, tags=tags).info.run_id
+    zombie = recorder.client.create_run(experiment_id, tags={**tags, Tag.RECORD: key_of(record, experiment_id)})
     again = Recorder(sqlite_uri)
     assert again.open(record, tmp_path / "study") == study
     assert again.client.get_run(zombie.info.run_id).info.status == "KILLED"
+    assert again.client.get_run(foreign).info.status == "RUNNING", "it is of another record, whatever its tags say"
     again.close(record, "KILLED")
     assert again.client.get_run(study).info.status == "KILLED"
 
@@ -361,7 +293,8 @@ def test_resumed_in_another_run_the_lanes_move(
     assert killed.open(record, tmp_path / "study") == first
     done = killed.record_lane(record, next(iter(record.lanes)))
     hand_over(second, monkeypatch)
-    write(Recorder(sqlite_uri), record, tmp_path / "study")
+    taken = Recorder(sqlite_uri)
+    write(taken, record, tmp_path / "study")
     check_once(client, record)
     assert client.get_run(done).data.tags[Tag.PARENT] == second
     former = client.get_run(first)
@@ -369,6 +302,7 @@ def test_resumed_in_another_run_the_lanes_move(
     assert former.data.tags[Tag.RESUMED_BY] == second
     monkeypatch.delenv("MLFLOW_RUN_ID")
     monkeypatch.delenv(HANDED_OVER)
+    record.recorded = taken.place
     assert Recorder(sqlite_uri).open(record, tmp_path / "study") == second
 
 
@@ -462,6 +396,7 @@ def test_the_experiment_of_the_environment_is_respected(
     run = recorder.open(record, tmp_path / "study")
     assert recorder.client.get_run(run).info.experiment_id == experiment
     monkeypatch.delenv(variable)
+    record.recorded = recorder.place
     assert Recorder(sqlite_uri).open(record, tmp_path / "study") == run
 
 

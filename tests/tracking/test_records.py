@@ -1,0 +1,207 @@
+"""Where a study is recorded, whoever else writes there, and that the server's word is not taken for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+
+from mlflow_ngraph.errors import TrackingError, UnreachableError
+from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tracking import connection
+from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph.tracking.schema import Tag
+from tests.support.recording import check_once, models, runs, small, write
+from tests.support.records import study_record
+
+
+class Client:
+    """A client that does something else for one kind of request."""
+
+    def __init__(self, client: MlflowClient, name: str, instead: Callable[..., Any]) -> None:
+        self._client, self._name, self._instead = client, name, instead
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        return (lambda *args, **kwargs: self._instead(method, *args, **kwargs)) if name == self._name else method
+
+
+def recording_through(uri: str, name: str, instead: Callable[..., Any]) -> Recorder:
+    return Recorder(uri, through=lambda client: cast(MlflowClient, Client(client, name, instead)))
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> StudyRecord:
+    return small(study_record(tmp_path / "study"))
+
+
+@pytest.fixture
+def directory(record: StudyRecord, tmp_path: Path) -> Path:
+    return tmp_path / "study"
+
+
+def repeated(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What MLflow's client does when an answer was lost: the second one counts, also where it is a refusal."""
+    method(*args, **kwargs)
+    return method(*args, **kwargs)
+
+
+def test_runs_of_others_with_the_id_of_a_study_decide_nothing(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    client = MlflowClient(sqlite_uri)
+    theirs = client.create_experiment("theirs")
+    later = int(1000 * (time.time() + 86400))
+    planted = [
+        client.create_run(experiment, later, {Tag.KIND: kind, Tag.STUDY_ID: record.id, Tag.LANE_ID: lane}).info.run_id
+        for experiment in (theirs, client.create_experiment("ngraph"))
+        for kind, lane in (("study", ""), ("lane", next(iter(record.lanes))))
+    ]
+    before = [client.get_run(run_id).to_dictionary() for run_id in planted]
+    for _ in range(2):
+        recorder = Recorder(sqlite_uri)
+        write(recorder, record, directory)
+        record.recorded = recorder.place
+    assert [client.get_run(run_id).to_dictionary() for run_id in planted] == before
+    for run_id in planted:
+        client.delete_run(run_id)
+    check_once(client, record)
+    assert client.get_experiment(recorder.place.experiment_id).name == "ngraph"
+
+
+def test_a_second_place_has_a_record_of_its_own(sqlite_uri: str, record: StudyRecord, directory: Path) -> None:
+    first, second = Recorder(sqlite_uri, "one"), Recorder(sqlite_uri, "two")
+    write(first, record, directory)
+    record.recorded = first.place
+    before = first.client.get_run(first.place.run_id).to_dictionary()
+    write(second, record, directory)
+    assert first.client.get_run(first.place.run_id).to_dictionary() == before
+    assert len(runs(first.client, record, "study")) == 2
+    assert len(runs(first.client, record)) == 2 * len(record.lanes)
+    assert len(models(first.client, record)) == 2 * sum(len(lane.engines) for lane in record.lanes.values())
+    again = Recorder(sqlite_uri)
+    again.open(record, directory)
+    assert again.place == first.place, "the journal knows where"
+
+
+def test_a_record_that_was_deleted_is_left_and_named(sqlite_uri: str, record: StudyRecord, directory: Path) -> None:
+    first, again = Recorder(sqlite_uri, "mine"), Recorder(sqlite_uri)
+    write(first, record, directory)
+    record.recorded = first.place
+    first.client.delete_run(first.place.run_id)
+    write(again, record, directory)
+    assert again.place.experiment_id == first.place.experiment_id
+    (note,) = again.notes
+    assert note.startswith(f"run {first.place.run_id}, as which {record.id} was recorded, is left")
+    check_once(again.client, record)
+
+
+def test_a_record_that_may_not_be_written_is_left_and_named(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    def refused(method: Callable[..., Any], experiment_id: str, *args: Any) -> Any:
+        if experiment_id == first.place.experiment_id:
+            raise MlflowException("Permission denied", PERMISSION_DENIED)
+        return method(experiment_id, *args)
+
+    first = Recorder(sqlite_uri, "theirs")
+    write(first, record, directory)
+    record.recorded = first.place
+    again = recording_through(sqlite_uri, "set_experiment_tag", refused)
+    write(again, record, directory)
+    assert again.client.get_experiment(again.place.experiment_id).name == "ngraph"
+    assert "this user may not write to it" in again.notes[0]
+
+
+@pytest.mark.parametrize(
+    "request_", ["create_run", "create_logged_model", "log_batch", "log_outputs", "delete_run", "delete_tag"]
+)
+def test_what_a_repeated_request_made_is_removed_and_its_refusal_is_no_error(
+    request_: str, sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = recording_through(sqlite_uri, request_, repeated)
+    write(recorder, record, directory)
+    check_once(recorder.client, record)
+
+
+def test_an_upload_that_was_answered_and_not_stored_is_no_engine(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    def lost(method: Callable[..., Any], model_id: str, folder: str) -> None:
+        method(model_id, folder)
+        (model,) = models(recorder.client, record)
+        Path(model.artifact_location.removeprefix("file://"), "engine", "model.bin").unlink()
+
+    recorder = recording_through(sqlite_uri, "log_model_artifacts", lost)
+    with pytest.raises(UnreachableError, match=r"the upload of engine/model\.bin was answered, and is not stored"):
+        write(recorder, record, directory)
+    assert {str(model.status) for model in models(recorder.client, record)} == {"PENDING"}
+    write(Recorder(sqlite_uri), record, directory)
+    check_once(recorder.client, record)
+
+
+def test_files_that_are_missing_are_stored_again_under_the_same_manifest(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, directory)
+    (before, *_) = models(recorder.client, record)
+    place = Path(before.artifact_location.removeprefix("file://"))
+    lost, cut = place / "engine" / "nested" / "meta.json", place / "engine" / "model.bin"
+    content = cut.read_bytes()
+    lost.unlink()
+    cut.write_bytes(b"")
+    write(Recorder(sqlite_uri), record, directory)
+    assert lost.is_file()
+    assert cut.read_bytes() == content
+    after = recorder.client.get_logged_model(before.model_id)
+    assert after.tags[Tag.MANIFEST_SHA256] == before.tags[Tag.MANIFEST_SHA256]
+
+
+def test_an_engine_that_was_deleted_stays_so_and_is_named(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, directory)
+    (model,) = models(recorder.client, record)
+    recorder.client.delete_logged_model(model.model_id)
+    again = Recorder(sqlite_uri)
+    write(again, record, directory)
+    assert f"engine {model.tags[Tag.ENGINE_ID]} of lane run {model.source_run_id} was deleted" in again.notes[0]
+    again.client.delete_run(model.source_run_id)
+    write(Recorder(sqlite_uri), record, directory)
+    check_once(again.client, record)
+
+
+@pytest.mark.parametrize("silent_s", [5, -86400, 3600])
+def test_who_records_at_the_same_time_stops(
+    silent_s: float, sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    first = Recorder(sqlite_uri)
+    run_id = first.open(record, directory)
+    first.client.set_tag(run_id, Tag.RECORDER, "0123456789ab/17/1700000000")
+    first.client.set_tag(run_id, Tag.ALIVE_AT, f"{time.time() - silent_s:.0f}")
+    if silent_s == 5:
+        with pytest.raises(TrackingError, match=f"another process is recording this study, as run {run_id}"):
+            Recorder(sqlite_uri).open(record, directory)
+        with pytest.raises(TrackingError, match="another process has taken over"):
+            first.close(record, "FINISHED")
+    else:
+        assert Recorder(sqlite_uri).open(record, directory) == run_id, "dead, or a sign of life that would never end"
+
+
+def test_an_error_of_a_database_is_told_without_its_statement() -> None:
+    text = "(sqlite3.OperationalError) database is locked [SQL: INSERT INTO tags VALUES (?)] [parameters: ('x',)]"
+    assert connection.one_line(RuntimeError(text)) == "(sqlite3.OperationalError) database is locked"
+
+
+@pytest.mark.parametrize("answered", ["", "0", "m-0123"])
+def test_an_answer_without_the_id_of_what_was_made_is_none(answered: str) -> None:
+    with pytest.raises(UnreachableError, match="without the id"):
+        connection.require_id(answered)
