@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,7 @@ from mlflow_ngraph.workloads.file import linked
 _CHUNK = 1 << 20
 _LONGEST_PATH, _LONGEST_NAME = 1024, 255
 """Characters of a path, and bytes of a name in it."""
+_WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _READ_ONLY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
@@ -53,6 +55,16 @@ def irregular_entry(directory: Path) -> str:
         if not (path.is_file() or path.is_dir()):
             return f"{harmless(str(path))} is no file"
     return ""
+
+
+def exposed(path: Path) -> str:
+    """How other users could change an entry of a directory; empty when only this user and root can."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return f"{harmless(str(path))} is a link"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{harmless(str(path))} belongs to another user"
+    return f"{harmless(str(path))} may be written by other users" if status.st_mode & _WRITTEN_BY_OTHERS else ""
 
 
 def escapes(path: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import manifest
-from mlflow_ngraph.engines.files import link_files
+from mlflow_ngraph.engines.files import digest_files, link_files
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute import packaging
@@ -85,7 +85,8 @@ def log_engine(
             model_id=slot.model_id,
         )
         version = record.versions.get(spec.compiler)
-        others = model_files.write(directory, spec, version, described, size_bytes=engine.size_bytes)
+        model_files.write(directory, spec, version, described, size_bytes=engine.size_bytes)
+        others = digest_files(directory)
         # MLflow 3.15 cannot be told where files go: they lie in a directory of that name instead.
         link_files(source, directory / manifest.ENGINE_DIRECTORY, engine.files)
         client.log_model_artifacts(slot.model_id, str(directory))

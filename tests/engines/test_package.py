@@ -52,6 +52,11 @@ def refused(package: Path, name: str, **how: Any) -> str:
     return str(error.value)
 
 
+def own(package: Path) -> list[str]:
+    """Files that have to be what they were, byte for byte; the others follow from them."""
+    return [path for path in digest_files(package) if path.startswith(("engine/", "manifest"))]
+
+
 def edit(package: Path, change: Callable[[dict[str, Any]], None], *, believed: bool) -> None:
     """Change the manifest; ``believed`` also changes the digest beside it."""
     path = package / "manifest.json"
@@ -88,7 +93,7 @@ def test_what_was_logged_says_what_it_is(logged: Logged, compiler: str) -> None:
 @BOTH
 def test_one_flipped_byte_anywhere_is_found(logged: Logged, tmp_path: Path, compiler: str) -> None:
     package = logged.copy(compiler, tmp_path / "package")
-    sizes = {path: (package / path).stat().st_size for path in digest_files(package)}
+    sizes = {path: (package / path).stat().st_size for path in own(package)}
     rng = random.Random(compiler)
     chosen = [*sizes, *rng.choices(list(sizes), k=FLIPS - len(sizes))]
     for path in chosen:
@@ -107,7 +112,7 @@ def test_one_flipped_byte_anywhere_is_found(logged: Logged, tmp_path: Path, comp
 @BOTH
 def test_every_file_that_is_cut_off_or_gone_is_named(logged: Logged, tmp_path: Path, compiler: str) -> None:
     package = logged.copy(compiler, tmp_path / "package")
-    for path in digest_files(package):
+    for path in own(package):
         file = package / path
         whole = file.read_bytes()
         file.write_bytes(whole[: len(whole) // 2])
@@ -134,7 +139,9 @@ def test_engines_do_not_change_places(logged: Logged, tmp_path: Path) -> None:
     refused(package, "engine/model.xml is not in the manifest")
 
 
-@pytest.mark.parametrize("file", ["engine/more.bin", "more.py", "wheels/sitecustomize.py"])
+@pytest.mark.parametrize(
+    "file", ["engine/more.bin", "more.py", "wheels/sitecustomize.py", "wheels/evil-1-py3-none-any.whl"]
+)
 def test_files_that_nobody_packaged_are_refused(logged: Logged, tmp_path: Path, file: str) -> None:
     package = logged.copy("openvino", tmp_path / "package")
     (package / file).write_bytes(b"")
@@ -145,6 +152,65 @@ def test_what_mlflow_adds_to_a_download_is_no_damage(logged: Logged, tmp_path: P
     package = logged.copy("openvino", tmp_path / "package")
     (package / "registered_model_meta").write_text("model_name: x\n")
     open_package(package)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/etc/passwd", path)])
+def test_what_mlflow_adds_is_a_file_of_the_package(
+    logged: Logged, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    make(package / "registered_model_meta")
+    refused(package, "registered_model_meta is ")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("MLmodel", "mlflow_ngraph.release.flavor", "evil", "flavors: python_function: loader_module: 'evil', not"),
+        ("MLmodel", "    env:", "    code: code\n    env:", "'code' is unknown"),
+        ("MLmodel", "    env:", "    data: data\n    env:", "'data' is unknown"),
+        ("MLmodel", "    env:", "    config: {run: true}\n    env:", "'config' is unknown"),
+        ("MLmodel", "flavors:\n", "flavors:\n  sklearn: {pickled_model: x}\n", "'sklearn' is unknown"),
+        ("MLmodel", "    code: null", "    code: evil", "code: 'evil', not None"),
+        ("MLmodel", "batch_sizes:", "batch_size:", "'batch_size' is unknown"),
+        ("MLmodel", "prompts: null", "auth_policy: {x: y}", "the key 'auth_policy'"),
+        ("MLmodel", '"shape": [-1, ', '"shape": [3, ', "its signature is not that of the engine"),
+        ("MLmodel", "signature:", "signature: null\nrun_id:", "not readable"),
+        ("MLmodel", "flavors:", "- flavors:", "not readable"),
+        ("requirements.txt", "mlflow==", "--index-url http://127.0.0.1:9/\nmlflow==", "'--index-url http://127.0.0.1:9/'"),
+        ("requirements.txt", "mlflow==", "evil @ https://127.0.0.1:9/e.whl\nmlflow==", "'evil @ https"),
+        ("requirements.txt", "./wheels/mlflow", "./wheels/../../mlflow", "'./wheels/../../mlflow"),
+        ("requirements.txt", "mlflow==", "evil==1\nmlflow==", "dependencies are not python, pip and the lines"),
+        ("conda.yaml", "- conda-forge", "- evil", "channels: ['evil'], not ['conda-forge']"),
+        ("conda.yaml", "- pip:", "- evil=1\n- pip:", "dependencies are not python"),
+        ("conda.yaml", "name: ", "variables: {LD_PRELOAD: x}\nname: ", "'variables' is unknown"),
+        ("python_env.yaml", "- wheel", "- evil", "build_dependencies are not pip"),
+        ("python_env.yaml", "-r requirements.txt", "-r /tmp/evil.txt", "dependencies: "),
+        ("python_env.yaml", "python: ", "python: x", "python: 'x"),
+    ],
+)  # fmt: skip
+def test_what_mlflow_would_run_follows_from_the_manifest(
+    logged: Logged, tmp_path: Path, name: str, old: str, new: str, said: str
+) -> None:
+    """Also where the manifest has the digest of it."""
+    package = logged.copy("openvino", tmp_path / "package")
+    text = (package / name).read_text()
+    assert old in text
+    (package / name).write_text(text.replace(old, new, 1))
+    edit(package, lambda content: content["files"].update({name: sha256(package / name)}), believed=True)
+    assert said in refused(package, name)
+
+
+def test_a_manifest_lists_no_file_that_the_format_does_not_know(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (package / "code").mkdir()
+    (package / "code" / "evil.py").write_text("")
+    edit(
+        package,
+        lambda content: content["files"].update({"code/evil.py": sha256(package / "code/evil.py")}),
+        believed=True,
+    )
+    refused(package, "'code/evil.py' is neither of an engine nor of a model of MLflow")
 
 
 def test_a_link_is_no_file(logged: Logged, tmp_path: Path) -> None:
