@@ -18,6 +18,8 @@ STUDY_FILE = "study.yaml"
 STARTED_IN = "started-in"
 """Beside it: the directory that the study was started in, which names of its modules and files are relative to."""
 
+IMPORTED_FROM = "imported-from"
+"""Beside the journal of a study that came in an archive: the archive, and who signed it."""
 
 _USED: ContextVar[Path | None] = ContextVar("home", default=None)
 

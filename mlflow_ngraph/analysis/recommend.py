@@ -271,11 +271,18 @@ def _described(
         if shown:
             table.loc[places, "on_front"] = on_front(values, [metrics[name].better == "lower" for name in shown])
     table["pull"] = [
-        "" if pd.isna(model) or not model else f"mlflow-ngraph engine pull models:/{model}"
-        for model in table["model_id"]
+        "" if pd.isna(model) or not model else f"mlflow-ngraph engine pull models:/{model}{_consent(compiler)}"
+        for model, compiler in zip(table["model_id"], table["compiler"], strict=True)
     ]
     described: pd.DataFrame = table[[*COLUMNS, *(name for name in shown if name not in COLUMNS)]]
     return described
+
+
+def _consent(compiler: str) -> str:
+    """Option that a pull needs on a machine without rules, where the engines of a compiler are programs."""
+    from mlflow_ngraph.engines import compatibility
+
+    return " --run" if compatibility.program(compiler) else ""
 
 
 def _nothing(

@@ -167,9 +167,9 @@ def load(given: str | Path | None = None, home: str | Path | None = None) -> Rul
     path = Path(chosen).expanduser() if chosen else directory / FILE
     try:
         if not chosen and not os.path.lexists(path):
-            entries = sorted(os.listdir(directory)) if directory.exists() else []
-            if other := next(filter(_OTHER_ENDING.fullmatch, entries), None):
-                raise UsageError(f"the trust rules {directory / other} are not read: rename the file to {FILE}")
+            entries = sorted(directory.iterdir()) if directory.exists() else []
+            if other := next((entry for entry in entries if _OTHER_ENDING.fullmatch(entry.name)), None):
+                raise UsageError(f"the trust rules {other} are not read: rename the file to {FILE}")
             return EVERYTHING
         if problem := exposed(Path(os.path.realpath(path, strict=True))):
             raise UsageError(f"cannot believe the trust rules: {problem}; chmod go-w, or chown it")

@@ -30,7 +30,7 @@ _CONSENTED = "consented"
 
 def kind(manifest: Manifest) -> str:
     """Say in one line whether an engine is a program."""
-    program = compatibility.program(manifest.spec)
+    program = compatibility.program(manifest.spec.compiler)
     return f"it contains {program}, which runs with your rights" if program else "its files are data for a runtime"
 
 
@@ -41,7 +41,7 @@ def require(
 
     Raises `EngineError` if the engine is a program, and neither a rule nor the user has allowed it.
     """
-    if trusted.by_rule or not compatibility.program(manifest.spec):
+    if trusted.by_rule or not compatibility.program(manifest.spec.compiler):
         return
     place = home_directory.location(None if home is None else Path(home))
     mark = place / _CONSENTED / digest
@@ -75,15 +75,18 @@ def require_package(
 
 
 def _compiled_here(manifest: Manifest, home: Path) -> bool:
-    """True if a study of this home has compiled the very files, and not taken them from a server."""
+    """True if a study of this home, that was not imported, has compiled the very files, and not taken them from a server."""
     name = manifest.origin.study_id
     if "/" in name or not is_plain(name):
+        return False
+    study = home / "studies" / name
+    if (study / home_directory.IMPORTED_FROM).exists():
         return False
     with suppress(JournalError, OSError):
         return any(
             event["event"] == "engine_built"
             and event.get("files") == manifest.engine_files()
             and not (event.get("reused") or {}).get("tracking_uri")
-            for event in journal.read(home / "studies" / name)
+            for event in journal.read(study)
         )
     return False

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -14,11 +16,13 @@ from mlflow_ngraph.analysis import champion, results
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.devices.registry import accelerator
+from mlflow_ngraph.engines.package import check_files
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.metrics import COLUMNS, PROFILE
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tracking import download, sources
+from mlflow_ngraph.tracking.content import engine_digest
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.sources import EngineFilter
 from mlflow_ngraph.verdicts import Verdict
@@ -80,6 +84,39 @@ def load(client: MlflowClient, model_id: str, tracking_uri: str) -> LoggedEngine
     remote = download.of_model(model, tracking_uri)
     manifest, _ = download.manifest(remote)
     return LoggedEngine(model, remote, manifest, _cells(model, manifest, tracking_uri))
+
+
+def check_whole(client: MlflowClient, model: LoggedModel, remote: Remote) -> None:
+    """Bring an engine here, and compare all of it with its manifest and with what its run recorded; nothing of it runs.
+
+    Raises
+    ------
+    EngineError
+        A file is not what was logged, has no place in a package, or the study has recorded another engine.
+    """
+    with TemporaryDirectory(prefix="ngraph-open-") as temporary:
+        package = download.pull(remote, Path(temporary) / "package")
+        try:
+            check_files(package)
+        except EngineError as error:
+            raise EngineError(str(error).replace(temporary, remote.shown)) from None
+    study_id, origin = model.tags.get(Tag.STUDY_ID), package.manifest.origin
+    if study_id is None:
+        return  # logged without its study, so that the manifest is all there is
+    run = client.get_run(model.source_run_id) if model.source_run_id else None
+    engines = json.loads(run.data.tags.get(Tag.ENGINES, "{}")) if run is not None else {}
+    for what, said, recorded in (
+        ("study", origin.study_id, study_id),
+        ("study", origin.study_id, run.data.tags.get(Tag.STUDY_ID) if run is not None else None),
+        ("id", origin.engine_id, model.tags.get(Tag.ENGINE_ID)),
+        ("key", package.manifest.compiled.key, model.tags.get(Tag.ENGINE_KEY)),
+        ("digest", engine_digest(package.manifest.engine_files()), engines.get(origin.engine_id)),
+    ):
+        if said != recorded:
+            raise EngineError(
+                f"{remote.shown} is not the one that run {model.source_run_id} recorded: its {what} is {said}, and not "
+                f"{recorded or 'known there'}"
+            )
 
 
 def find(named: str, batch: int | None, tracking_uri: str) -> str:

@@ -158,7 +158,7 @@ def _tags(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[s
             if engine.reused is not None
             else {}
         ),
-        Tag.SHA256: engine_digest(engine),
+        Tag.SHA256: engine_digest(engine.files),
         Tag.BATCH_SIZES: ",".join(map(str, engine.batch_sizes)),
         Tag.VERDICT: str(worst(cells[batch] for batch in engine.batch_sizes if batch in cells)),
     }

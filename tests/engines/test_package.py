@@ -154,7 +154,7 @@ def test_what_mlflow_adds_to_a_download_is_no_damage(logged: Logged, tmp_path: P
     open_package(package)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/etc/passwd", path)])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
 def test_what_mlflow_adds_is_a_file_of_the_package(
     logged: Logged, tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
@@ -175,7 +175,7 @@ def test_what_mlflow_adds_is_a_file_of_the_package(
         ("MLmodel", "batch_sizes:", "batch_size:", "'batch_size' is unknown"),
         ("MLmodel", "prompts: null", "auth_policy: {x: y}", "the key 'auth_policy'"),
         ("MLmodel", '"shape": [-1, ', '"shape": [3, ', "its signature is not that of the engine"),
-        ("MLmodel", "signature:", "signature: null\nrun_id:", "not readable"),
+        ("MLmodel", "signature:", "signature: null\nrun_id:", "it has no signature"),
         ("MLmodel", "flavors:", "- flavors:", "not readable"),
         ("requirements.txt", "mlflow==", "--index-url http://127.0.0.1:9/\nmlflow==", "'--index-url http://127.0.0.1:9/'"),
         ("requirements.txt", "mlflow==", "evil @ https://127.0.0.1:9/e.whl\nmlflow==", "'evil @ https"),

@@ -23,10 +23,16 @@ MEGABYTE = 1 << 20
 
 
 def rewrite(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a manifest, and the digest beside it with it."""
-    path = package / "manifest.json"
+    """Change a manifest, and the digest beside it with it; another specification stands in the engine's directory too."""
+    path, engine = package / "manifest.json", package / "engine"
     content = json.loads(path.read_text())
+    before = json.dumps(content["spec"])
     change(content)
+    if json.dumps(content["spec"]) != before:
+        (engine / "spec.json").write_text(json.dumps(content["spec"]))
+        content["files"]["engine/spec.json"] = sha256(engine / "spec.json")
+        content["size_bytes"] = sum(file.stat().st_size for file in engine.rglob("*") if file.is_file())
+        (package / "MLmodel").unlink(missing_ok=True)  # it says the former
     path.write_text(json.dumps(content))
     (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
 
