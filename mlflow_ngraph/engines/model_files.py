@@ -9,31 +9,26 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlflow_ngraph import documents
 from mlflow_ngraph.engines.manifest import FILE, Manifest, is_of_mlflow
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.text import shortened
-from mlflow_ngraph.workloads.base import BATCH
-
-if TYPE_CHECKING:
-    from mlflow_ngraph.workloads.base import TensorSpec
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
 FLAVOR = "ngraph"
 LOADER = "mlflow_ngraph.release.flavor"
 MODEL, REQUIREMENTS, CONDA, PYTHON_ENV = "MLmodel", "requirements.txt", "conda.yaml", "python_env.yaml"
 WHEELS = "wheels"
-_DATA = frozenset({
-    "artifact_path", "databricks_runtime", "flavors", "is_signature_from_type_hint", "mlflow_version", "model_id",
-    "model_size_bytes", "model_uuid", "run_id", "signature", "type_hint_from_example", "utc_time_created",
+_FACTS = frozenset({
+    "artifact_path", "is_signature_from_type_hint", "mlflow_version", "model_id", "model_size_bytes", "model_uuid", "run_id",
+    "type_hint_from_example", "utc_time_created",
 })  # fmt: skip
-"""Keys of an MLmodel that neither name code nor files."""
+"""Keys of an MLmodel that differ from one to the next, and name neither code nor files."""
 _VERSION = r"\d[\w.+!]*"
-_PLAIN = re.compile(
-    rf"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?( ?(===?|[<>~!]=|[<>]) ?{_VERSION}(\.\*)?(, ?(==|[<>~!]=|[<>]) ?{_VERSION}(\.\*)?)*)?",
-    re.ASCII,
-)
+_COMPARED = rf" ?(===?|[<>~!]=|[<>]) ?{_VERSION}(\.\*)?"
+_PLAIN = re.compile(rf"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?({_COMPARED}(,{_COMPARED})*)?", re.ASCII)
 """A requirement that names a distribution and versions: no option, address or path."""
 
 
@@ -42,120 +37,89 @@ def check(directory: Path, manifest: Manifest) -> None:
 
     Raises `EngineError` with the first one that does not follow from the manifest, and what in it does not.
     """
-    lines = _requirements(directory)
-    for name, problem in ((MODEL, _model), (CONDA, _conda), (PYTHON_ENV, _python_env)):
+    present = [name for name in (REQUIREMENTS, MODEL, CONDA, PYTHON_ENV) if (directory / name).exists()]
+    lines: list[str] = []
+    for name in present:
         path = directory / name
-        if not path.exists():
-            continue
         try:
-            content = documents.from_yaml(path)
+            if name == REQUIREMENTS:
+                lines = documents.content(path).decode().splitlines()
+                strange = [shortened(line) for line in lines if not _is_plain(line, directory)]
+                problem = f"{strange[0]} is no distribution with a version" if strange else ""
+            else:
+                found = documents.from_yaml(path)
+                if name == MODEL and isinstance(found, dict):
+                    found = {key: value for key, value in found.items() if key not in _FACTS and value is not None}
+                problem = _difference(_expected(manifest, lines)[name], found)
         except (OSError, ValueError) as error:
             raise EngineError(f"{path} is not readable: {error}") from None
-        if not isinstance(content, dict):
-            raise EngineError(f"{path} is not what mlflow-ngraph writes: it is no mapping")
-        if what := problem(content, manifest, lines):
-            raise EngineError(f"{path} is not what mlflow-ngraph writes: {what}")
+        if problem:
+            raise EngineError(f"{path} is not what mlflow-ngraph writes: {problem}")
 
 
-def _requirements(directory: Path) -> list[str]:
-    path = directory / REQUIREMENTS
-    if not path.exists():
-        return []
-    try:
-        lines = documents.content(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise EngineError(f"{path} is not readable: {error}") from None
-    for line in lines:
-        wheel = line.removeprefix("./")
-        of_own = wheel.startswith(f"{WHEELS}/") and is_of_mlflow(wheel) and (directory / wheel).is_file()
-        if not of_own and not _PLAIN.fullmatch(line):
-            raise EngineError(
-                f"{path} is not what mlflow-ngraph writes: {shortened(line)} is no distribution with a version"
-            )
-    return lines
+def _is_plain(line: str, directory: Path) -> bool:
+    """True if a requirement is a distribution or the package's own wheel."""
+    wheel = line.removeprefix("./")
+    own = wheel.startswith(f"{WHEELS}/") and is_of_mlflow(wheel) and (directory / wheel).is_file()
+    return own or _PLAIN.fullmatch(line) is not None
 
 
-def _model(content: dict[str, Any], manifest: Manifest, _: Sequence[str]) -> str:
-    flavors, signature = content.get("flavors"), content.get("signature")
-    loaded = flavors.get("python_function") if isinstance(flavors, dict) else None
-    version = loaded.get("python_version") if isinstance(loaded, dict) else None
-    spec = manifest.spec
-    expected = {
-        "python_function": {
-            "env": {"conda": CONDA, "virtualenv": PYTHON_ENV},
-            "loader_module": LOADER,
-            "python_version": version,
+def _expected(manifest: Manifest, lines: Sequence[str]) -> dict[str, Any]:
+    """Content of the YAML files, with patterns where it depends on the machine that wrote them."""
+    spec, version = manifest.spec, re.compile(_VERSION)
+    return {
+        MODEL: {
+            "flavors": {
+                "python_function": {
+                    "env": {"conda": CONDA, "virtualenv": PYTHON_ENV},
+                    "loader_module": LOADER,
+                    "python_version": version,
+                },
+                FLAVOR: {
+                    "batch_sizes": list(spec.batch_sizes),
+                    "code": None,
+                    "compiler": spec.compiler,
+                    "compiler_version": manifest.compiler_version,
+                    "manifest": FILE,
+                    "precision": spec.target.precision,
+                    "workload": spec.workload,
+                },
+            },
+            "signature": {"inputs": _schema(spec.inputs), "outputs": _schema(spec.outputs), "params": None},
         },
-        FLAVOR: {
-            "batch_sizes": list(spec.batch_sizes),
-            "code": None,
-            "compiler": spec.compiler,
-            "compiler_version": manifest.compiler_version,
-            "manifest": FILE,
-            "precision": spec.target.precision,
-            "workload": spec.workload,
+        CONDA: {
+            "name": "mlflow-env",
+            "channels": ["conda-forge"],
+            "dependencies": [re.compile(f"python={_VERSION}"), re.compile(f"pip(<={_VERSION})?"), {"pip": list(lines)}],
+        },
+        PYTHON_ENV: {
+            "python": version,
+            "build_dependencies": [re.compile(f"{tool}(=={_VERSION})?") for tool in ("pip", "setuptools", "wheel")],
+            "dependencies": [f"-r {REQUIREMENTS}"],
         },
     }
-    if flavors != expected:
-        return f"flavors: {_difference(expected, flavors)}"
-    if not re.fullmatch(_VERSION, str(version)):
-        return f"python_version: {shortened(version)}"
-    more = next((name for name, value in content.items() if name not in _DATA and value is not None), None)
-    if more is not None:
-        return f"the key {shortened(more)}"
-    try:
-        tensors = {name: json.loads(signature[name]) for name in ("inputs", "outputs")}  # type: ignore[index] # checked here
-        if tensors != {"inputs": _schema(spec.inputs), "outputs": _schema(spec.outputs)} or signature.get("params"):  # type: ignore[union-attr] # as above
-            return "its signature is not that of the engine"
-    except (TypeError, KeyError, ValueError):
-        return "it has no signature"
-    return ""
+
+
+def _schema(tensors: Sequence[TensorSpec]) -> str:
+    """Tensors in MLflow's words."""
+    shapes = [[-1 if size == BATCH else size for size in tensor.shape] for tensor in tensors]
+    return json.dumps([
+        {"name": tensor.name, "type": "tensor", "tensor-spec": {"dtype": tensor.dtype, "shape": shape}}
+        for tensor, shape in zip(tensors, shapes, strict=True)
+    ])  # fmt: skip
 
 
 def _difference(expected: Any, found: Any) -> str:
-    """First place in which nested mappings differ."""
-    if not isinstance(expected, dict) or not isinstance(found, dict):
-        return f"{shortened(found)}, not {shortened(expected)}"
-    for name in [*found, *expected]:
-        if name not in expected or name not in found:
-            return f"{shortened(name)} is {'unknown' if name in found else 'missing'}"
-        if found[name] != expected[name]:
-            return f"{name}: {_difference(expected[name], found[name])}"
-    return ""
-
-
-def _schema(tensors: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": tensor.name,
-            "type": "tensor",
-            "tensor-spec": {
-                "dtype": tensor.dtype,
-                "shape": [-1 if size == BATCH else size for size in tensor.shape],
-            },
-        }
-        for tensor in tensors
-    ]
-
-
-def _conda(content: dict[str, Any], _: Manifest, lines: Sequence[str]) -> str:
-    parts = content.get("dependencies")
-    plain = isinstance(parts, list) and all(
-        isinstance(part, str) and re.fullmatch(rf"(python|pip)((=|<=){_VERSION})?", part) for part in parts[:-1]
-    )
-    if not plain or parts[-1:] != [{"pip": list(lines)}]:  # type: ignore[index] # a list, where it is plain
-        return f"dependencies are not python, pip and the lines of {REQUIREMENTS}"
-    rest = {name: value for name, value in content.items() if name != "dependencies"}
-    return _difference({"name": "mlflow-env", "channels": ["conda-forge"]}, rest)
-
-
-def _python_env(content: dict[str, Any], _: Manifest, lines: Sequence[str]) -> str:
-    tools = content.get("build_dependencies")
-    if not isinstance(tools, list) or not all(
-        isinstance(part, str) and re.fullmatch(rf"(pip|setuptools|wheel)(=={_VERSION})?", part) for part in tools
-    ):
-        return "build_dependencies are not pip, setuptools and wheel"
-    if not re.fullmatch(_VERSION, str(content.get("python"))):
-        return f"python: {shortened(content.get('python'))}"
-    known = {name: content[name] for name in ("python", "build_dependencies")}
-    return _difference({**known, "dependencies": [f"-r {REQUIREMENTS}"]}, content)
+    """First place in which documents differ; empty without one."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for name in [*found, *expected]:
+            if name not in expected or name not in found:
+                return f"{shortened(name)} is {'unknown' if name in found else 'missing'}"
+            if inside := _difference(expected[name], found[name]):
+                return f"{name}: {inside}"
+        return ""
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        return next(filter(None, map(_difference, expected, found)), "")
+    if isinstance(expected, re.Pattern):
+        return "" if expected.fullmatch(str(found)) else f"{shortened(found)} is no {expected.pattern}"
+    return "" if found == expected else f"{shortened(found)}, not {shortened(expected)}"

@@ -14,7 +14,6 @@ from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.files import is_plain
 from mlflow_ngraph.engines.trust import FILE
-from mlflow_ngraph.engines.trust import load as load_rules
 from mlflow_ngraph.engines.trust import require_package as require_trust
 from mlflow_ngraph.errors import EngineError, JournalError
 from mlflow_ngraph.execute import journal
@@ -34,9 +33,7 @@ def kind(manifest: Manifest) -> str:
     return f"it contains {program}, which runs with your rights" if program else "its files are data for a runtime"
 
 
-def require(
-    manifest: Manifest, digest: str, trusted: Trusted, run: bool = False, home: str | Path | None = None
-) -> None:
+def require(manifest: Manifest, digest: str, trusted: Trusted, run: bool, home: str | Path | None = None) -> None:
     """Require consent to load an engine whose trust was checked; ``run`` gives it, and is remembered in ``home``.
 
     Raises `EngineError` if the engine is a program, and neither a rule nor the user has allowed it.
@@ -49,8 +46,7 @@ def require(
         with suppress(OSError):  # it is asked for again
             mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             mark.touch()
-        return
-    if not mark.is_file() and not _compiled_here(manifest, place):
+    elif not mark.is_file() and not _compiled_here(manifest, place):
         raise EngineError(
             f"{manifest.shown}: {kind(manifest)}, and no rule allows it: to run it give --run (run=True), or say whom you "
             f"believe in {place / FILE}"
@@ -58,35 +54,23 @@ def require(
 
 
 def require_package(
-    package: Package,
-    source: str | Path,
-    rules: Rules | None = None,
-    *,
-    run: bool = False,
-    home: str | Path | None = None,
-) -> Trusted:
-    """Ask for trust and consent before a package is loaded, by the rules in force where none are given.
-
-    Raises `EngineError` as `trust.require` and `require`.
-    """
-    trusted = require_trust(package, source, load_rules(home=home) if rules is None else rules)
-    require(package.manifest, package.digest, trusted, run, home)
-    return trusted
+    package: Package, source: str | Path, rules: Rules, run: bool, home: str | Path | None = None
+) -> None:
+    """Require trust and consent before a package is loaded. Raises `EngineError` as `trust.require` and `require`."""
+    require(package.manifest, package.digest, require_trust(package, source, rules), run, home)
 
 
 def _compiled_here(manifest: Manifest, home: Path) -> bool:
-    """True if a study of this home, that was not imported, has compiled the very files, and not taken them from a server."""
+    """True if a study of this home, not an imported one, has compiled the very files, and not taken them from a server."""
     name = manifest.origin.study_id
-    if "/" in name or not is_plain(name):
-        return False
     study = home / "studies" / name
-    if (study / home_directory.IMPORTED_FROM).exists():
+    if "/" in name or not is_plain(name) or (study / home_directory.IMPORTED_FROM).exists():
         return False
     with suppress(JournalError, OSError):
         return any(
             event["event"] == "engine_built"
-            and event.get("files") == manifest.engine_files()
-            and not (event.get("reused") or {}).get("tracking_uri")
+            and event["files"] == manifest.engine_files()
+            and not (event["reused"] or {}).get("tracking_uri")
             for event in journal.read(study)
         )
     return False

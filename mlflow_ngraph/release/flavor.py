@@ -78,7 +78,7 @@ def load_model(
     local = Path(model_uri)
     if local.is_dir():
         package = open_prepared(local)
-        consent.require_package(package, local, rules, run=run)
+        consent.require_package(package, local, rules, run)
         return LoadedEngine(package, batching=batching)
     if ":" not in str(model_uri) and not str(model_uri).startswith("m-"):
         raise EngineError(f"there is no engine package at {local}")

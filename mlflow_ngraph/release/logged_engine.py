@@ -100,14 +100,13 @@ def check_whole(client: MlflowClient, model: LoggedModel, remote: Remote) -> Non
             check_files(package)
         except EngineError as error:
             raise EngineError(str(error).replace(temporary, remote.shown)) from None
-    study_id, origin = model.tags.get(Tag.STUDY_ID), package.manifest.origin
-    if study_id is None:
+    if Tag.STUDY_ID not in model.tags:
         return  # logged without its study, so that the manifest is all there is
-    run = client.get_run(model.source_run_id) if model.source_run_id else None
-    engines = json.loads(run.data.tags.get(Tag.ENGINES, "{}")) if run is not None else {}
+    origin = package.manifest.origin
+    run = client.get_run(model.source_run_id).data.tags if model.source_run_id else {}
+    engines = json.loads(run.get(Tag.ENGINES, "{}"))
     for what, said, recorded in (
-        ("study", origin.study_id, study_id),
-        ("study", origin.study_id, run.data.tags.get(Tag.STUDY_ID) if run is not None else None),
+        ("study", origin.study_id, run.get(Tag.STUDY_ID)),
         ("id", origin.engine_id, model.tags.get(Tag.ENGINE_ID)),
         ("key", package.manifest.compiled.key, model.tags.get(Tag.ENGINE_KEY)),
         ("digest", engine_digest(package.manifest.engine_files()), engines.get(origin.engine_id)),

@@ -173,18 +173,18 @@ def test_what_mlflow_adds_is_a_file_of_the_package(
         ("MLmodel", "flavors:\n", "flavors:\n  sklearn: {pickled_model: x}\n", "'sklearn' is unknown"),
         ("MLmodel", "    code: null", "    code: evil", "code: 'evil', not None"),
         ("MLmodel", "batch_sizes:", "batch_size:", "'batch_size' is unknown"),
-        ("MLmodel", "prompts: null", "auth_policy: {x: y}", "the key 'auth_policy'"),
-        ("MLmodel", '"shape": [-1, ', '"shape": [3, ', "its signature is not that of the engine"),
-        ("MLmodel", "signature:", "signature: null\nrun_id:", "it has no signature"),
+        ("MLmodel", "prompts: null", "auth_policy: {x: y}", "'auth_policy' is unknown"),
+        ("MLmodel", '"shape": [-1, ', '"shape": [3, ', "signature: inputs: "),
+        ("MLmodel", "signature:", "signature: null\nrun_id:", "'signature' is missing"),
         ("MLmodel", "flavors:", "- flavors:", "not readable"),
         ("requirements.txt", "mlflow==", "--index-url http://127.0.0.1:9/\nmlflow==", "'--index-url http://127.0.0.1:9/'"),
         ("requirements.txt", "mlflow==", "evil @ https://127.0.0.1:9/e.whl\nmlflow==", "'evil @ https"),
         ("requirements.txt", "./wheels/mlflow", "./wheels/../../mlflow", "'./wheels/../../mlflow"),
-        ("requirements.txt", "mlflow==", "evil==1\nmlflow==", "dependencies are not python, pip and the lines"),
-        ("conda.yaml", "- conda-forge", "- evil", "channels: ['evil'], not ['conda-forge']"),
-        ("conda.yaml", "- pip:", "- evil=1\n- pip:", "dependencies are not python"),
+        ("requirements.txt", "mlflow==", "evil==1\nmlflow==", "dependencies: pip: "),
+        ("conda.yaml", "- conda-forge", "- evil", "channels: 'evil', not 'conda-forge'"),
+        ("conda.yaml", "- pip:", "- evil=1\n- pip:", "dependencies: "),
         ("conda.yaml", "name: ", "variables: {LD_PRELOAD: x}\nname: ", "'variables' is unknown"),
-        ("python_env.yaml", "- wheel", "- evil", "build_dependencies are not pip"),
+        ("python_env.yaml", "- wheel", "- evil", "build_dependencies: 'evil' is no wheel"),
         ("python_env.yaml", "-r requirements.txt", "-r /tmp/evil.txt", "dependencies: "),
         ("python_env.yaml", "python: ", "python: x", "python: 'x"),
     ],
@@ -198,7 +198,7 @@ def test_what_mlflow_would_run_follows_from_the_manifest(
     assert old in text
     (package / name).write_text(text.replace(old, new, 1))
     edit(package, lambda content: content["files"].update({name: sha256(package / name)}), believed=True)
-    assert said in refused(package, name)
+    assert said in refused(package, "is not ")
 
 
 def test_a_manifest_lists_no_file_that_the_format_does_not_know(logged: Logged, tmp_path: Path) -> None:

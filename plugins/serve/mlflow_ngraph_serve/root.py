@@ -21,6 +21,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from mlflow_ngraph import addresses
+from mlflow_ngraph.engines import trust
 from mlflow_ngraph.engines.package import Package, open_package, read_manifest
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.home import location
@@ -100,7 +101,7 @@ class Root:
             It is damaged, or not trusted any more.
         """
         package = open_package(self.place(deployment), deployment.digest)
-        consent.require_package(package, deployment.source)
+        consent.require_package(package, deployment.source, trust.load(), run=False)
         return package
 
     def manifest(self, deployment: Deployment) -> Manifest:
