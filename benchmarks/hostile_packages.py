@@ -144,10 +144,11 @@ class _Bench:
         yield "serve", lambda: source.obtain(str(package))
         yield "deployments", deploy
         yield "save_model", lambda: mlflow_ngraph.save_model(package, self._tried / "saved")
-        yield "pull", lambda: mlflow_ngraph.pull(model, target)
+        if hostile.kind in ("program", "contradiction") or number % 3 == 0:  # a pull that succeeds takes seconds
+            yield "pull", lambda: mlflow_ngraph.pull(model, target)
         if target.is_dir():
             yield "pyfunc of what was pulled", lambda: mlflow.pyfunc.load_model(str(target))
-        if number % 4 == 0:  # they do as the others, and take as long
+        if number % 12 == 0:  # they do as the others, and take as long
             yield "load_model of a server", lambda: mlflow_ngraph.load_model(model).close()
             yield "serve from a server", lambda: source.obtain(model)
             yield "verify of a server", lambda: _verb("verify", model)

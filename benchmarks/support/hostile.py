@@ -259,7 +259,7 @@ def _scripted(package: Path, line: str) -> None:
     import torch
 
     marker = line.split("'")[1]
-    program = torch.jit.script(torch.nn.Identity())
+    program = torch.jit.script(torch.nn.Module())
     program.define(f"def forward(self, x: Tensor) -> Tensor:\n    torch.save(x, {marker!r})\n    return x\n")
     stream = io.BytesIO()
     torch.jit.save(program, stream)

@@ -69,8 +69,8 @@ def _compiled_here(manifest: Manifest, home: Path) -> bool:
     with suppress(JournalError, OSError):
         return any(
             event["event"] == "engine_built"
-            and event["files"] == manifest.engine_files()
-            and not (event["reused"] or {}).get("tracking_uri")
+            and event.get("files") == manifest.engine_files()
+            and not (event.get("reused") or {}).get("tracking_uri")
             for event in journal.read(study)
         )
     return False

@@ -261,9 +261,9 @@ def _opened(engine: LoadedEngine | str | Path) -> Package:
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> PyfuncEngine:
-    """Called by ``mlflow.pyfunc.load_model``. Accepts all batch sizes, unless ``batching`` is configured, and ``run``."""
-    config = model_config or {}
-    return PyfuncEngine(load_model(Path(path), batching=config.get("batching", "split"), run=config.get("run") is True))
+    """Called by ``mlflow.pyfunc.load_model``. Accepts all batch sizes, unless ``batching`` is configured."""
+    batching = (model_config or {}).get("batching", "split")
+    return PyfuncEngine(load_model(Path(path), batching=batching))
 
 
 class PyfuncEngine:

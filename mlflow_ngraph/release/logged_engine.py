@@ -104,16 +104,16 @@ def check_whole(client: MlflowClient, model: LoggedModel, remote: Remote) -> Non
         return  # logged without its study, so that the manifest is all there is
     origin = package.manifest.origin
     run = client.get_run(model.source_run_id).data.tags if model.source_run_id else {}
-    engines = json.loads(run.get(Tag.ENGINES, "{}"))
+    digest = engine_digest(package.manifest.engine_files())
     for what, said, recorded in (
         ("study", origin.study_id, run.get(Tag.STUDY_ID)),
         ("id", origin.engine_id, model.tags.get(Tag.ENGINE_ID)),
         ("key", package.manifest.compiled.key, model.tags.get(Tag.ENGINE_KEY)),
-        ("digest", engine_digest(package.manifest.engine_files()), engines.get(origin.engine_id)),
+        ("digest", digest, digest if f'"{origin.engine_id}": "{digest}"' in run.get(Tag.ENGINES, "") else None),
     ):
         if said != recorded:
             raise EngineError(
-                f"{remote.shown} is not the one that run {model.source_run_id} recorded: its {what} is {said}, and not "
+                f"{remote.shown} is not the one that run {model.source_run_id} recorded: its {what} is {said}, not "
                 f"{recorded or 'known there'}"
             )
 

@@ -52,7 +52,10 @@ def doors(package: Path, remote: Remote, target: Path) -> dict[str, Any]:
         "pull": lambda **how: pull_engine(remote, target, **how),
         "load_model of a directory": lambda **how: mlflow_ngraph.load_model(package, **how).close(),
         "load_model": lambda **how: mlflow_ngraph.load_model(uri, tracking_uri=remote.tracking_uri, **how).close(),
-        "pyfunc": lambda **how: mlflow.pyfunc.load_model(str(package), model_config=how or None),
+        # MLflow's own has no such argument: the home remembers.
+        "pyfunc": lambda run=False: (
+            mlflow_ngraph.load_model(package, run=True).close() if run else mlflow.pyfunc.load_model(str(package))
+        ),
     }
 
 
