@@ -70,6 +70,8 @@ def main() -> int:
 
 
 def _may_take(hostile: Hostile, door: str) -> bool:
+    if hostile.kind == "claim":
+        return True
     if hostile.kind == "of MLflow":
         return door in TAKEN_OF_MLFLOW
     if hostile.kind == "file":  # nobody asks the server for it
@@ -144,7 +146,7 @@ class _Bench:
         yield "serve", lambda: source.obtain(str(package))
         yield "deployments", deploy
         yield "save_model", lambda: mlflow_ngraph.save_model(package, self._tried / "saved")
-        if hostile.kind in ("program", "contradiction") or number % 3 == 0:  # a pull that succeeds takes seconds
+        if hostile.kind in ("program", "contradiction") or number % 6 == 0:  # a pull that succeeds takes seconds
             yield "pull", lambda: mlflow_ngraph.pull(model, target)
         if target.is_dir():
             yield "pyfunc of what was pulled", lambda: mlflow.pyfunc.load_model(str(target))

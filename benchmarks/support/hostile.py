@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["of MLflow", "file", "program", "contradiction"]
+Kind = Literal["of MLflow", "file", "program", "contradiction", "claim"]
 Harm = Callable[[Path, str], None]
 """Spoils a package so that it runs a line of Python."""
 
@@ -31,7 +31,8 @@ class Hostile:
     """A way to spoil a package."""
 
     kind: Kind
-    """``of MLflow``: a pull may take the engine, and has to leave the rest; ``program``: it is refused without consent."""
+    """``of MLflow``: a pull may take the engine, and has to leave the rest; ``program``: it is refused without consent; ``claim``: it
+    may be taken."""
     name: str
     harm: Harm
     listed: bool
@@ -167,6 +168,10 @@ def _special(path: Path, make: Callable[[Path], object]) -> None:
     make(path)
 
 
+_CLAIMS = ("other batch sizes", "another workload")
+"""What an engine can say of itself without a contradiction; the first shows when it is tried."""
+
+
 def _contradictions() -> Iterator[tuple[Kind, str, Harm]]:
     """Packages of which one part says another thing than the other, or that prove nothing."""
     edits: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -185,7 +190,8 @@ def _contradictions() -> Iterator[tuple[Kind, str, Harm]]:
     }
     for name, change in edits.items():
         for both in (True, False):
-            yield "contradiction", f"{name}{', and in the engine' if both else ''}", _of_spec(change, both)
+            kind: Kind = "claim" if both and name in _CLAIMS else "contradiction"
+            yield kind, f"{name}{', and in the engine' if both else ''}", _of_spec(change, both)
     for name, content in (("an empty specification", "{}"), ("no specification", "")):
         yield (
             "contradiction",

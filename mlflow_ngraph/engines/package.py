@@ -100,9 +100,10 @@ def check_files(package: Package) -> None:
     if size != manifest.size_bytes:
         raise EngineError(f"{package.engine} has {size} bytes, and its manifest says {manifest.size_bytes}")
     check_spec(package.engine, manifest)
+    known = {*BESIDE, *manifest.files}
     for path in sorted(path for path in directory.rglob("*") if not path.is_dir()):
         name = path.relative_to(directory).as_posix()
-        if name not in (*BESIDE, *manifest.files) and not is_of_mlflow(name):
+        if name not in known and not is_of_mlflow(name):
             raise EngineError(f"{harmless(str(path))} is not in the manifest of the package")
     model_files.check(directory, manifest)
 

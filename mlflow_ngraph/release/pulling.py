@@ -122,8 +122,8 @@ def pull_engine(
     UsageError
         The source is ambiguous, or something else is at ``target``.
     EngineError
-        The engine is not trusted, is a program that nobody has allowed, does not fit this machine (with the command that builds it here), a file is not what
-        was logged (with its name), or the outputs are not those of the model.
+        The engine is not trusted, is a program that nobody has allowed, does not fit this machine (with the command that
+        builds it here), a file is not what was logged (with its name), or the outputs are not those of the model.
     """
     rules = trusting.load(trust, home)
     uri = source.tracking_uri if isinstance(source, Remote) else connection.resolve_uri(tracking_uri)

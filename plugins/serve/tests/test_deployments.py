@@ -78,7 +78,7 @@ def test_rules_are_asked_when_a_deployment_is_used(
     monkeypatch.setenv("NGRAPH_TRUST", str(rules))
     inputs = read_probe(logged.packages["openvino"] / "engine").inputs[0]
     assert client.predict("server", inputs)
-    with pytest.raises(MlflowException, match="engines from file:///.* are not trusted: no rule allows it"):
+    with pytest.raises(MlflowException, match=r"engines from file:///.* are not trusted: no rule allows it"):
         client.predict("directory", inputs)
 
 
