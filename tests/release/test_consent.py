@@ -155,7 +155,7 @@ def test_only_what_a_run_has_recorded_is_promoted_and_signed(
     for source_run_id, said in ((None, "run None recorded: its study is"), (honest.source_run_id, "its digest is")):
         model = SimpleNamespace(tags=client.get_logged_model(clone.model_id).tags, source_run_id=source_run_id)
         with pytest.raises(EngineError, match=said):
-            check_whole(client, model, clone)  # type: ignore[arg-type] # has what is read
+            check_whole(client, model, clone)
     uri = f"models:/{clone.model_id}"
     for verb in (["sign", uri, "--key", str(signing_key)], ["promote", uri, "--name", "clone", "--force"]):
         assert run(["engine", *verb, "--tracking-uri", logged.uri]) == 1
