@@ -15,13 +15,14 @@ import pytest
 from mlflow_ngraph import load_model
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import local_engine
-from mlflow_ngraph.engines.files import digest_files, sha256
+from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, Manifest
 from mlflow_ngraph.engines.package import digest_line, open_package
 from mlflow_ngraph.engines.probe import FILE as PROBE
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError
 from tests.support.logged import BATCHES, Logged
+from tests.support.published import own_files
 
 FLIPS = 200
 BOTH = pytest.mark.parametrize("compiler", ["onnxruntime", "openvino"])
@@ -50,11 +51,6 @@ def refused(package: Path, name: str, **how: Any) -> str:
     with pytest.raises(EngineError):
         load_model(package)
     return str(error.value)
-
-
-def own(package: Path) -> list[str]:
-    """Files that have to be what they were, byte for byte; the others follow from them."""
-    return [path for path in digest_files(package) if path.startswith(("engine/", "manifest"))]
 
 
 def edit(package: Path, change: Callable[[dict[str, Any]], None], *, believed: bool) -> None:
@@ -93,7 +89,7 @@ def test_what_was_logged_says_what_it_is(logged: Logged, compiler: str) -> None:
 @BOTH
 def test_one_flipped_byte_anywhere_is_found(logged: Logged, tmp_path: Path, compiler: str) -> None:
     package = logged.copy(compiler, tmp_path / "package")
-    sizes = {path: (package / path).stat().st_size for path in own(package)}
+    sizes = {path: (package / path).stat().st_size for path in own_files(package)}
     rng = random.Random(compiler)
     chosen = [*sizes, *rng.choices(list(sizes), k=FLIPS - len(sizes))]
     for path in chosen:
@@ -112,7 +108,7 @@ def test_one_flipped_byte_anywhere_is_found(logged: Logged, tmp_path: Path, comp
 @BOTH
 def test_every_file_that_is_cut_off_or_gone_is_named(logged: Logged, tmp_path: Path, compiler: str) -> None:
     package = logged.copy(compiler, tmp_path / "package")
-    for path in own(package):
+    for path in own_files(package):
         file = package / path
         whole = file.read_bytes()
         file.write_bytes(whole[: len(whole) // 2])
