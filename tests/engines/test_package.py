@@ -348,6 +348,24 @@ def test_a_probe_that_unfolds_or_lies_about_its_size_is_refused(
     assert "\n" not in str(error.value)
 
 
+def test_a_probe_without_numbers_proves_nothing(tmp_path: Path) -> None:
+    import numpy as np
+
+    one, nothing = np.ones((1, 2), np.float32), np.full((1, 2), np.nan, np.float32)
+    for arrays in ({"input_0": one, "output_0": nothing}, {"input_0": nothing, "output_0": one}):
+        np.savez(tmp_path / PROBE, **arrays)
+        with pytest.raises(EngineError, match="an array without a finite number, which proves nothing"):
+            read_probe(tmp_path)
+
+
+def test_a_probe_of_another_engine_is_told(logged: Logged) -> None:
+    package = open_package(logged.packages["openvino"])
+    probe, spec = read_probe(package.engine), package.manifest.spec
+    assert probe.misfit(spec) == ""
+    assert probe.misfit(spec.model_copy(update={"outputs": spec.outputs * 2})) == "it has 1 output, and the engine 2"
+    assert "its input 'input' has the shape (1, 10, 16)" in probe.misfit(spec.model_copy(update={"batch_sizes": (7,)}))
+
+
 @pytest.mark.parametrize("name", ["manifest.json", DIGEST_FILE, "engine/spec.json"])
 def test_what_is_no_file_is_waited_for_by_nobody(logged: Logged, tmp_path: Path, name: str) -> None:
     package = logged.copy("onnxruntime", tmp_path / "package")
@@ -373,6 +391,14 @@ def test_what_is_no_file_is_waited_for_by_nobody(logged: Logged, tmp_path: Path,
         (lambda content: content["spec"].update(batch_sizes=["1"]), "batch_sizes"),
         (lambda content: content["spec"]["target"].update(power="nuclear"), "target"),
         (lambda content: content["spec"]["target"].update(threads="2"), "threads"),
+        (lambda content: content["spec"]["target"].update(threads=-5), "threads compute nothing"),
+        (lambda content: content["spec"]["target"].update(mode="evil"), "target.mode"),
+        (lambda content: content["spec"].update(batch_sizes=[1, 1]), "stands in it twice"),
+        (lambda content: content["spec"].update(batch_sizes=list(range(1, 100_000))), "batch_sizes"),
+        (lambda content: content["spec"].update(outputs=[]), "outputs"),
+        (lambda content: content["spec"]["packages"].update({"--index-url": "1"}), "packages"),
+        (lambda content: content["spec"].update(compiler="openvino"), "spec.json contradicts the manifest"),
+        (lambda content: content["spec"].update(batch_sizes=[7]), "spec.json contradicts the manifest"),
         (lambda content: content["compiled"]["stages"].update(save=-1.0), "stages"),
     ],
 )
