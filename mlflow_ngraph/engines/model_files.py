@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph import documents
+from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.manifest import FILE, Manifest, is_of_mlflow
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.text import shortened
@@ -75,15 +76,7 @@ def _expected(manifest: Manifest, lines: Sequence[str]) -> dict[str, Any]:
                     "loader_module": LOADER,
                     "python_version": version,
                 },
-                FLAVOR: {
-                    "batch_sizes": list(spec.batch_sizes),
-                    "code": None,
-                    "compiler": spec.compiler,
-                    "compiler_version": manifest.compiler_version,
-                    "manifest": FILE,
-                    "precision": spec.target.precision,
-                    "workload": spec.workload,
-                },
+                FLAVOR: flavor(spec, manifest.compiler_version),
             },
             "signature": {"inputs": _schema(spec.inputs), "outputs": _schema(spec.outputs), "params": None},
         },
@@ -97,6 +90,19 @@ def _expected(manifest: Manifest, lines: Sequence[str]) -> dict[str, Any]:
             "build_dependencies": [re.compile(f"{tool}(=={_VERSION})?") for tool in ("pip", "setuptools", "wheel")],
             "dependencies": [f"-r {REQUIREMENTS}"],
         },
+    }
+
+
+def flavor(spec: EngineSpec, compiler_version: str | None) -> dict[str, Any]:
+    """Content of the flavor in the MLmodel."""
+    return {
+        "manifest": FILE,
+        "workload": spec.workload,
+        "compiler": spec.compiler,
+        "compiler_version": compiler_version,
+        "precision": spec.target.precision,
+        "batch_sizes": list(spec.batch_sizes),
+        "code": None,
     }
 
 

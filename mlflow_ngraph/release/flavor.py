@@ -69,8 +69,8 @@ def load_model(
     Raises
     ------
     EngineError
-        The package is not trusted, is a program that nobody has allowed, is damaged, does not fit this machine, or cannot be loaded; names the file or the
-        difference, and the command that builds the engine here.
+        The package is not trusted, is a program that nobody has allowed, is damaged, does not fit this machine, or cannot
+        be loaded; names the file or the difference, and the command that builds the engine here.
     TrackingError
         The server cannot be reached, or knows no such model.
     """

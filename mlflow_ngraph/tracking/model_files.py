@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.engines.manifest import FILE
-from mlflow_ngraph.engines.model_files import CONDA, FLAVOR, LOADER, MODEL, PYTHON_ENV, REQUIREMENTS, WHEELS
+from mlflow_ngraph.engines.model_files import CONDA, FLAVOR, LOADER, MODEL, PYTHON_ENV, REQUIREMENTS, WHEELS, flavor
 from mlflow_ngraph.engines.wheel import wheel
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
@@ -55,16 +54,7 @@ def write(
     _text(directory / CONDA, yaml.safe_dump(conda, sort_keys=False))
     _PythonEnv.current().to_yaml(str(directory / PYTHON_ENV))
     pyfunc.add_to_model(model, loader_module=LOADER, conda_env=CONDA, python_env=PYTHON_ENV)
-    model.add_flavor(
-        FLAVOR,
-        manifest=FILE,
-        workload=spec.workload,
-        compiler=spec.compiler,
-        compiler_version=compiler_version,
-        precision=spec.target.precision,
-        batch_sizes=list(spec.batch_sizes),
-        code=None,
-    )
+    model.add_flavor(FLAVOR, **flavor(spec, compiler_version))
     model.signature = signature(spec)
     model.model_size_bytes = size_bytes
     model.save(str(directory / MODEL))
