@@ -74,6 +74,8 @@ def main() -> int:
 def _may_take(hostile: Hostile, door: str) -> bool:
     if hostile.kind == "claim" or (hostile.listed and hostile.name in LISTED):
         return True
+    if hostile.name == "a probe of nothing" and door in ("load_model", "load_model of a server", "save_model"):
+        return True  # what proves an engine is looked at where it is proven
     if hostile.kind == "of MLflow":
         return door in TAKEN_OF_MLFLOW
     if hostile.kind == "file":  # nobody asks the server for it

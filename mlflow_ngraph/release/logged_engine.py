@@ -17,6 +17,7 @@ from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.engines.package import check_files
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.metrics import COLUMNS, PROFILE
@@ -98,6 +99,9 @@ def check_whole(client: MlflowClient, model: LoggedModel, remote: Remote) -> Non
         package = download.pull(remote, Path(temporary) / "package")
         try:
             check_files(package)
+            misfit = read_probe(package.engine).misfit(package.manifest.spec)
+            if misfit:
+                raise EngineError(f"{remote.shown} has a probe of another engine: {misfit}")
         except EngineError as error:
             raise EngineError(str(error).replace(temporary, remote.shown)) from None
     if Tag.STUDY_ID not in model.tags:
