@@ -293,8 +293,8 @@ def test_a_probe_without_numbers_proves_nothing(tmp_path: Path) -> None:
     import numpy as np
 
     one, nothing = np.ones((1, 2), np.float32), np.full((1, 2), np.nan, np.float32)
-    for arrays in ({"input_0": one, "output_0": nothing}, {"input_0": nothing, "output_0": one}):
-        np.savez(tmp_path / PROBE, **arrays)
+    for given, expected in ((one, nothing), (nothing, one)):
+        np.savez(tmp_path / PROBE, input_0=given, output_0=expected)
         with pytest.raises(EngineError, match="an array without a finite number, which proves nothing"):
             read_probe(tmp_path)
 
