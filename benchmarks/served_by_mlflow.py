@@ -97,7 +97,7 @@ def _tried(uri: str, directory: Path, model: str, compiler: str, model_id: str |
             package = download.pull(download.locate(model_id, uri), Path(temporary) / "package")
             with fresh.served(f"models:/{model_id}", uri, root, env_manager) as asked:
                 seconds, torch = asked.seconds, asked.has("torch")
-                done = asked.run("engine", "verify", f"models:/{model_id}", tracking_uri=uri)
+                done = asked.run("engine", "verify", f"models:/{model_id}", "--run", tracking_uri=uri)
                 verified = done.returncode == 0
                 error, problem = fresh.answers(package, asked)
                 if torch and compiler in WITHOUT_TORCH:

@@ -206,7 +206,9 @@ def run_study(
             variables=environment.recorded_variables(),
         )
         shared = (
-            ServerEngines(connection.resolve_uri(tracking_uri)) if study.cache == "server" and not offline else None
+            ServerEngines(connection.resolve_uri(tracking_uri), root)
+            if study.cache == "server" and not offline
+            else None
         )
         supervisor = Supervisor(
             plan,

@@ -13,9 +13,11 @@ from mlflow_ngraph.analysis import cells as recorded
 from mlflow_ngraph.analysis.cells import Cell
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.compilers.explanation import Explanation, file_name
+from mlflow_ngraph.engines import trust
+from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.errors import NGraphError, UsageError
-from mlflow_ngraph.tracking import connection
-from mlflow_ngraph.tracking.schema import Artifact
+from mlflow_ngraph.tracking import connection, download
+from mlflow_ngraph.tracking.trusted import trusted_manifest
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +63,9 @@ def explain_recorded(
     *,
     run: str | None = None,
     study: str | None = None,
+    home: Path | None = None,
 ) -> list[Explained]:
-    """Read the explanations of cells from a tracking server. Engines are not downloaded.
+    """Read the explanations of cells from a tracking server, where the trust rules allow it. Engines are not downloaded.
 
     Parameters
     ----------
@@ -74,17 +77,22 @@ def explain_recorded(
         Study run or lane run to read alone.
     study : str | None
         Name or id of the only study to read.
+    home : Path | None
+        Folder of the trust rules.
 
     Raises
     ------
     UsageError
         There is no such cell, or a name fits several.
+    EngineError
+        An engine is not trusted, or its explanation is not what was logged.
     TrackingError
         The server cannot be reached or refuses.
     """
     from mlflow_ngraph.analysis import listing, results, scope
 
-    uri = connection.resolve_uri(tracking_uri)
+    uri, rules = connection.resolve_uri(tracking_uri), trust.load(home=home)
+    trust.require_source(uri, rules)
     found = listing.find(uri, experiments, run)
     frame = results.select(Selection(), found=found if experiments or run else scope.recorded_to_last(found))
     for note in found.notes:
@@ -98,7 +106,7 @@ def explain_recorded(
         connection.talking(uri, "read explanations", connection.RECORDING),
         tempfile.TemporaryDirectory() as directory,
     ):
-        return [_downloaded(cell, uri, Path(directory)) for cell in chosen]
+        return [_downloaded(cell, uri, rules, Path(directory)) for cell in chosen]
 
 
 def _local(cell: Cell) -> Explained:
@@ -114,19 +122,17 @@ def _local(cell: Cell) -> Explained:
     return Explained(cell, None, f"{cell.engine} has no {path.name}: measure it again")
 
 
-def _downloaded(cell: Cell, uri: str, directory: Path) -> Explained:
-    from mlflow.artifacts import download_artifacts
-
+def _downloaded(cell: Cell, uri: str, rules: trust.Rules, directory: Path) -> Explained:
     if not cell.model_id:
         return _never_built(cell)
-    client = connection.connect(uri)
-    name = f"{Artifact.ENGINE}/{file_name(cell.batch)}"
-    if name not in {file.path for file in client.list_logged_model_artifacts(cell.model_id, Artifact.ENGINE)}:
+    remote = download.of_id(cell.model_id, uri)
+    manifest = trusted_manifest(remote, rules).manifest
+    name = f"{ENGINE_DIRECTORY}/{file_name(cell.batch)}"
+    if name not in manifest.files:
         return Explained(cell, None, f"LoggedModel {cell.model_id} has no {name}: {cell.compiler} could not explain it")
     target = directory / cell.id
-    location = client.get_logged_model(cell.model_id).artifact_location
-    path = download_artifacts(artifact_uri=f"{location}/{name}", dst_path=str(target), tracking_uri=uri)
-    return _read(cell, Path(path))
+    download.files(remote, manifest, [name], target)
+    return _read(cell, target / name)
 
 
 def _read(cell: Cell, path: Path) -> Explained:

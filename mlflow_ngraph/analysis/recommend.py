@@ -30,6 +30,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
 _AT_RATE = "latency-at-rate"
+_PULL = ("mlflow-ngraph", "engine", "pull")
 """Objective that needs a rate."""
 Floats = NDArray[np.float64]
 
@@ -275,11 +276,18 @@ def _described(
             front[places] = on_front(values[places], lower)
         table["on_front"] = front
     table["pull"] = [
-        "" if pd.isna(model) or not model else shlex.join(["mlflow-ngraph", "engine", "pull", f"models:/{model}"])
-        for model in table["model_id"]
+        "" if pd.isna(model) or not model else f"{shlex.join([*_PULL, f'models:/{model}'])}{_consent(compiler)}"
+        for model, compiler in zip(table["model_id"], table["compiler"], strict=True)
     ]
     described: pd.DataFrame = table[[*COLUMNS, *(name for name in shown if name not in COLUMNS)]]
     return described
+
+
+def _consent(compiler: str) -> str:
+    """Option that a pull needs on a machine without rules, where the engines of a compiler are programs."""
+    from mlflow_ngraph.engines import compatibility
+
+    return " --run" if compatibility.program(compiler) else ""
 
 
 def _nothing(

@@ -85,7 +85,9 @@ def _find(
     from mlflow_ngraph.analysis import explanations
 
     if tracking_uri or experiments or run:
-        return explanations.explain_recorded(cells, tracking_uri, items(experiments) or None, run=run, study=study)
+        return explanations.explain_recorded(
+            cells, tracking_uri, items(experiments) or None, run=run, study=study, home=home
+        )
     return explanations.explain_local(cells, home_directory.directory(home), study)
 
 

@@ -40,7 +40,7 @@ def import_studies(
     from mlflow_ngraph.execute import study_directories
     from mlflow_ngraph.recording.from_journal import sync_study
 
-    rules = trusting.load(trust)
+    rules = trusting.load(trust, home)
     checked = [importing.check(path, rules) for path in archives]
     studies = home_directory.directory(home) / "studies"
     arrived: list[dict[str, Any]] = [

@@ -14,7 +14,8 @@ from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, bound_options, filter_options, tell
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.cli.trust_options import trust_option
+from mlflow_ngraph.cli.trust_options import run_option, trust_option
+from mlflow_ngraph.cli.verify import show_checks, show_trust
 from mlflow_ngraph.errors import NO_GOOD_ANSWER, UsageError
 from mlflow_ngraph.objectives import Limit
 
@@ -63,6 +64,7 @@ def _question_options(command: F) -> F:
 @click.option("--dry-run", is_flag=True, help="Say which engine is the best and fits this machine; bring nothing.")
 @click.option("--force", is_flag=True, help="Replace an engine in DIR that is another one, or damaged.")
 @trust_option
+@run_option
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @output.json_option
 def pull(
@@ -73,6 +75,7 @@ def pull(
     dry_run: bool,
     force: bool,
     trust: str | None,
+    run: bool,
     home: Path | None,
     as_json: bool,
     **given: Any,
@@ -92,7 +95,7 @@ def pull(
         raise UsageError(
             "--objective, bounds, --dry-run and --accept-undecided are for the best of all: leave them out, or SOURCE"
         )
-    answer = _ask(given, objective, limits, trust) if source is None else None
+    answer = _ask(given, objective, limits, trust, home) if source is None else None
     if answer is not None and not as_json:
         from mlflow_ngraph.cli.answers import show
 
@@ -104,7 +107,8 @@ def pull(
         elif undecided:
             output.console().print("--accept-undecided brings it nevertheless", soft_wrap=True)
         return NO_GOOD_ANSWER if undecided else 0
-    pulled = _pull(source, answer, given, target=target, force=force, trust=trust, home=home)
+    how = {"target": target, "force": force, "trust": trust, "run": run, "home": home}
+    pulled = _pull(source, answer, given, **how, **({} if as_json else {"tell": show_trust}))
     if as_json:
         output.print_json(_document(pulled, answer))
     else:
@@ -112,7 +116,9 @@ def pull(
     return 0
 
 
-def _ask(given: dict[str, Any], objective: str | None, limits: list[Limit], trust: str | None) -> BestEngine:
+def _ask(
+    given: dict[str, Any], objective: str | None, limits: list[Limit], trust: str | None, home: Path | None
+) -> BestEngine:
     from mlflow_ngraph.analysis.ranking import EngineQuestion
 
     given["devices"] = [name for name in items(given["devices"]) if name != HERE]
@@ -124,7 +130,7 @@ def _ask(given: dict[str, Any], objective: str | None, limits: list[Limit], trus
         from mlflow_ngraph.engines import trust as trusting
         from mlflow_ngraph.release import best
 
-        rules = trusting.load(trust)
+        rules = trusting.load(trust, home)
         runs = listing.result()
     ranking = _ranking(asked, selection, EngineQuestion(objective or "throughput", tuple(limits)), runs)
     return best.answer(ranking, {server.name: server.uri for server in runs.servers}, rules)
@@ -178,18 +184,15 @@ def _of_source(source: str, given: dict[str, Any]) -> tuple[str | None, EngineFi
 
 
 def _show(pulled: Pulled) -> None:
-    """Show the directory of an engine, and the checks that it passed."""
-    from mlflow_ngraph.cli.verify import show_checks
-
+    """Show the directory of an engine, and the checks that it passed after those of its trust."""
     console = output.console()
     said = {
         "pulled": f"pulled from {pulled.remote.shown}",
         "replaced": f"pulled from {pulled.remote.shown}, in the place of what was there",
         "unchanged": f"was there already, and is {pulled.remote.shown}; nothing was brought",
     }[pulled.state]
-    console.print(pulled.package.manifest.shown, style="bold", markup=False)
     console.print(said, markup=False, soft_wrap=True)
-    show_checks(pulled.checks, console)
+    show_checks(pulled.checks[1:], console)
     console.print(str(pulled.directory), markup=False, soft_wrap=True)
 
 

@@ -20,9 +20,9 @@ from mlflow_ngraph.cli import output, trust_options
 def sign(engine: str, key: Path, tracking_uri: str | None, as_json: bool) -> int:
     """Sign the manifest of an engine, and with it every file of the engine.
 
-    PATH is the directory of an engine package, all of whose files are compared with their digests first. URI is
-    models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID; the signature is logged with the engine. There is one
-    signature: a new one takes its place.
+    PATH is the directory of an engine package. URI is models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID, an
+    engine that is compared with what its run recorded; the signature is logged with it. All files are compared with their
+    digests first, and nothing of the engine runs. There is one signature: a new one takes its place.
     """
     private = trust_options.load(key)
     if Path(engine).is_dir() or ":" not in engine:
@@ -31,9 +31,13 @@ def sign(engine: str, key: Path, tracking_uri: str | None, as_json: bool) -> int
         opened = package.open_package(Path(engine))
         by, digest, where = package.sign(opened, private), opened.digest, str(opened.directory)
     else:
+        from mlflow_ngraph.release.logged_engine import check_whole
         from mlflow_ngraph.tracking import connection, download, signature_files
 
-        remote = download.locate(engine, connection.resolve_uri(tracking_uri))
+        uri = connection.resolve_uri(tracking_uri)
+        remote, client = download.locate(engine, uri), connection.connect(uri)
+        with connection.talking(uri, f"read {remote.shown}", connection.RECORDING):
+            check_whole(client, client.get_logged_model(remote.model_id), remote)
         by, digest, where = signature_files.sign(remote, private), str(remote.digest), remote.shown
     if as_json:
         output.print_json({"engine": where, "manifest_sha256": digest, "signed_by": by})

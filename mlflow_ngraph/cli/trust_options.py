@@ -30,6 +30,15 @@ def trust_option(command: F) -> F:
     )(command)
 
 
+def run_option(command: F) -> F:
+    """The option ``--run``; see `mlflow_ngraph.release.consent`."""
+    return click.option(
+        "--run",
+        is_flag=True,
+        help="Let an engine that is a program run although no rule allows it; that is remembered.",
+    )(command)
+
+
 def load(path: Path) -> Ed25519PrivateKey:
     """A private key; a person is asked for its passphrase where it has one.
 

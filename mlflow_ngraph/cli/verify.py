@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.trust_options import trust_option
+from mlflow_ngraph.cli.trust_options import run_option, trust_option
 from mlflow_ngraph.errors import EngineError
 
 if TYPE_CHECKING:
+    from mlflow_ngraph.engines.manifest import Manifest
+    from mlflow_ngraph.engines.package import Package
     from mlflow_ngraph.engines.trust import Rules
     from mlflow_ngraph.engines.verification import Check, Verification
 
@@ -29,68 +31,91 @@ _STYLES = {"ok": "green", "problem": "red", "skipped": "yellow"}
 @click.option("--seconds", type=click.FloatRange(0.1, 600), default=5.0, show_default=True, help="How long to time.")
 @click.option("--tracking-uri", metavar="URI", help="Where models: are; by default what MLflow is configured to use.")
 @trust_option
+@run_option
 @output.json_option
 def verify(
-    engine: str, measure: bool, seconds: float, tracking_uri: str | None, trust: str | None, as_json: bool
+    engine: str, measure: bool, seconds: float, tracking_uri: str | None, trust: str | None, run: bool, as_json: bool
 ) -> int:
     """Check whom an engine is from, its digests, whether it fits this machine, and its outputs on its probe.
 
     PATH is the directory of an engine package. URI is models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID;
     the engine is then brought here for the time of the check. The engine runs in a process of its own, if it is to be
-    trusted. The exit code is 1 if anything is wrong, and 2 if PATH is no engine package.
+    trusted; one that is a program runs if a rule or --run allows it, or a study of this home has compiled it. The exit
+    code is 1 if anything is wrong, and 2 if PATH is no engine package.
     """
     from mlflow_ngraph.engines import package as packages
     from mlflow_ngraph.engines import trust as trusting
 
-    rules = trusting.load(trust)
-    timed = seconds if measure else 0.0
+    how: dict[str, Any] = {
+        "rules": trusting.load(trust), "seconds": seconds if measure else 0.0, "run": run, "as_json": as_json,
+    }  # fmt: skip
     if Path(engine).is_dir() or ":" not in engine:
         packages.require(Path(engine))
-        return show(_looked_at(Path(engine), Path(engine), None, rules, timed), as_json=as_json)
+        return _verify(Path(engine), [Path(engine)], None, **how)
     from mlflow_ngraph.tracking import connection, download, signature_files
 
     uri = connection.resolve_uri(tracking_uri)
-    trusting.require_source(uri, rules)
+    trusting.require_source(uri, how["rules"])
     remote = download.locate(engine, uri)
     for source in remote.sources:
-        trusting.require_source(source, rules)
+        trusting.require_source(source, how["rules"])
     with tempfile.TemporaryDirectory(prefix="ngraph-verify-") as temporary:
         package = download.pull(remote, Path(temporary) / "package")
         signature_files.bring(remote, package.directory)
-        return show(_looked_at(package.directory, uri, remote.digest, rules, timed), as_json=as_json)
+        return _verify(package.directory, remote.sources, remote.digest, **how)
 
 
-def _looked_at(directory: Path, source: Path | str, digest: str | None, rules: Rules, seconds: float) -> Verification:
-    """Facts of a package; nothing of it runs unless the rules trust it."""
-    from mlflow_ngraph.engines import compatibility, trust, verification
+def _verify(
+    directory: Path,
+    sources: Sequence[Path | str],
+    digest: str | None,
+    rules: Rules,
+    seconds: float,
+    run: bool,
+    as_json: bool,
+) -> int:
+    """Print the facts of a package, those about trust before anything of it runs, and return the exit code."""
+    from mlflow_ngraph.engines import trust, verification
     from mlflow_ngraph.engines.package import read_manifest
     from mlflow_ngraph.engines.verification import Check, Verification
+    from mlflow_ngraph.release import consent
+
+    first: list[Check] = []
+
+    def told(package: Package, found: str) -> None:
+        first.append(Check("trust", "ok", found))
+        if not as_json:
+            show_trust(package.manifest, first[0])
+
+    def before_running(package: Package) -> None:
+        told(package, f"{trusted.found}; {consent.kind(package.manifest)}")
+        consent.require(package.manifest, package.digest, trusted, run)
 
     try:
         package = read_manifest(directory, digest)
     except EngineError:
-        return verification.verify(directory, digest, seconds)  # which says what is wrong, and runs nothing
-    try:
-        trusted = trust.require_package(package, source, rules)
-    except EngineError as error:
-        return Verification(directory, package, (Check("trust", "problem", str(error)),))
-    result = verification.verify(directory, digest, seconds)
-    program = compatibility.program(package.manifest.spec)
-    contains = f"it contains {program}" if program else "its files are data for a runtime"
-    check = Check("trust", "ok", f"{trusted.found}; {contains}")
-    return replace(result, checks=(check, *result.checks))
-
-
-def show(found: Verification, *, as_json: bool) -> int:
-    """Print the results, and return the exit code."""
+        found = verification.verify(directory, digest, seconds)  # which says what is wrong, and runs nothing
+    else:
+        try:
+            trusted, *_ = [trust.require_package(package, source, rules) for source in sources]
+        except EngineError as error:
+            found = Verification(directory, package, (Check("trust", "problem", str(error)),))
+        else:
+            found = verification.verify(directory, digest, seconds, before_running)
+            if not first:
+                told(package, trusted.found)
     if as_json:
-        output.print_json(document(found))
-        return 0 if found.ok else 1
-    console = output.console()
-    if found.package is not None:
-        console.print(found.package.manifest.shown, style="bold")
-    show_checks(found.checks, console)
+        output.print_json(document(replace(found, checks=(*first, *found.checks))))
+    else:
+        show_checks(found.checks, output.console())
     return 0 if found.ok else 1
+
+
+def show_trust(manifest: Manifest, check: Check) -> None:
+    """Print which engine it is, and why it is trusted."""
+    console = output.console()
+    console.print(manifest.shown, style="bold", markup=False)
+    show_checks([check], console)
 
 
 def show_checks(checks: Sequence[Check], console: Console) -> None:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from mlflow_ngraph import documents
 from mlflow_ngraph.compilers.base import Build, Compiler, FlagValue, Target
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FILE = "spec.json"
 _AGAIN = "compile the engine again"
+_MOST_BATCH_SIZES = 1000
+"""An engine is loaded once for each."""
 
 BatchSize = Annotated[int, Field(ge=1, lt=1 << 31, strict=True)]
 
@@ -57,7 +59,9 @@ def _tensor(content: object) -> TensorSpec:
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-Tensors = tuple[Annotated[TensorSpec, BeforeValidator(_tensor)], ...]
+Tensors = Annotated[tuple[Annotated[TensorSpec, BeforeValidator(_tensor)], ...], Field(min_length=1)]
+Distribution = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+Version = Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9._!]*$", max_length=100)]
 
 
 class EngineSpec(FrozenModel):
@@ -80,7 +84,7 @@ class EngineSpec(FrozenModel):
     """Every flag as it was asked for, defaults included."""
     target: Target
     """Target of the compilation, as on the device that runs the engine: `Target.build_for` is empty."""
-    batch_sizes: tuple[BatchSize, ...] = Field(min_length=1)
+    batch_sizes: tuple[BatchSize, ...] = Field(min_length=1, max_length=_MOST_BATCH_SIZES)
     """Batch sizes that the engine was compiled for."""
     flags: dict[str, FlagValue]
     """Values that took effect at compile time."""
@@ -88,8 +92,22 @@ class EngineSpec(FrozenModel):
     """The adapter's own, for `Compiler.load`."""
     requires: dict[str, str]
     """Requirements for loading the engine."""
-    packages: dict[str, str]
+    packages: dict[Distribution, Version]
     """Versions of the distributions that loading needs beside this package, by their names."""
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _differ(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(sizes)) < len(sizes):
+            raise ValueError("a batch size stands in it twice")
+        return sizes
+
+    @field_validator("target")
+    @classmethod
+    def _has_threads(cls, target: Target) -> Target:
+        if target.threads is not None and target.threads < 1:
+            raise ValueError(f"{target.threads} threads compute nothing")
+        return target
 
     @classmethod
     def of(

@@ -75,11 +75,11 @@ def incompatibility(manifest: Manifest) -> str:
     return "; ".join(_differences(spec.requires, here))
 
 
-def program(spec: EngineSpec) -> str:
-    """Name the files of an engine that are programs; empty where all are data for a runtime."""
+def program(compiler: str) -> str:
+    """Name the files of a compiler's engines that are programs; empty where all are data for a runtime."""
     try:
-        return compiler_of(spec).program
-    except EngineError:
+        return create(compiler, {}).program
+    except UsageError:
         return "unknown to this machine"
 
 

@@ -19,7 +19,7 @@ from mlflow_ngraph.engines import compatibility, environment
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.engines.probe import Probe, read_probe
-from mlflow_ngraph.errors import IncomparableError
+from mlflow_ngraph.errors import EngineError, IncomparableError
 from mlflow_ngraph.measure import loop
 from mlflow_ngraph.processes.parent import Command, Parent
 
@@ -56,6 +56,8 @@ def probe(directory: Path, seconds: float) -> dict[str, Any]:
     """
     package = read_manifest(directory)
     known = read_probe(package.engine)
+    if misfit := known.misfit(package.manifest.spec):
+        raise EngineError(f"{package.engine} has a probe of another engine: {misfit}")
     with LoadedEngine(package) as engine:
         result = _compared(engine.run(known.inputs), known, engine.precision)
     if seconds and not result["problem"]:

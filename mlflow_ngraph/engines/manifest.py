@@ -26,6 +26,11 @@ BESIDE = (FILE, DIGEST_FILE, SIGNATURE_FILE)
 ENGINE_DIRECTORY = "engine"
 """Directory of the engine's own files within a package."""
 _WITHIN = f"{ENGINE_DIRECTORY}/"
+_OF_MLFLOW = re.compile(
+    r"MLmodel|requirements\.txt|conda\.yaml|python_env\.yaml|README\.md|registered_model_meta"
+    r"|wheels/mlflow_ngraph-[\w.]+-\w+-py3-none-any\.whl",
+    re.ASCII,
+)
 MAX_BYTES = 16 << 20
 """No manifest is larger; what is, was not written by this package."""
 
@@ -96,6 +101,11 @@ class Figures(FrozenModel):
     """By name; those that are no numbers, such as the error of an engine whose outputs are none, stand as text in the file."""
 
 
+def is_of_mlflow(path: str) -> bool:
+    """True if a package may have a file of this name outside of its engine's directory."""
+    return _OF_MLFLOW.fullmatch(path) is not None
+
+
 def _writer(document: dict[str, Any]) -> object:
     """Version of mlflow-ngraph that wrote a manifest of any format."""
     origin = document.get("origin")
@@ -108,7 +118,7 @@ class Manifest(FrozenModel):
 
     schema_version: Literal[2] = 2
     spec: EngineSpec
-    """Equal to the file in the engine's directory."""
+    """Equal to the file in the engine's directory; `package.check_files` compares them."""
     compiled: Compiled
     made_by: Maker
     """Another study than that of `origin`, where that one has only used the engine."""
@@ -119,7 +129,8 @@ class Manifest(FrozenModel):
     size_bytes: Bytes
     """Size of the engine's own files."""
     files: dict[str, str]
-    """sha256 of every other file of the package, by path relative to the manifest."""
+    """sha256 of every other file of the package as it was logged, by path relative to the manifest. What a package has
+    outside of the engine's directory may have been written anew since."""
     origin: Origin
     figures: list[Figures]
 
@@ -134,6 +145,8 @@ class Manifest(FrozenModel):
                 )
             if is_long(path):
                 raise ValueError(f"the file {path[:40]!r}... has a name of {len(path)} characters, which no disk takes")
+            if not path.startswith(_WITHIN) and not is_of_mlflow(path):
+                raise ValueError(f"the file {shortened(path)} is neither of an engine nor of a model of MLflow")
             if not _SHA256.fullmatch(digest):
                 raise ValueError(f"the file {path!r} has no sha256 but {shortened(digest)}")
         if not any(path.startswith(_WITHIN) for path in files):

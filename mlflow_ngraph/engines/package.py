@@ -9,14 +9,15 @@ LoggedModel.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph import documents
-from mlflow_ngraph.engines import signing
-from mlflow_ngraph.engines.files import damage
+from mlflow_ngraph.compilers.spec import FILE as SPEC
+from mlflow_ngraph.compilers.spec import EngineSpec
+from mlflow_ngraph.engines import model_files, signing
+from mlflow_ngraph.engines.files import damage, irregular_entry
 from mlflow_ngraph.engines.manifest import (
     BESIDE,
     DIGEST_FILE,
@@ -25,15 +26,13 @@ from mlflow_ngraph.engines.manifest import (
     MAX_BYTES,
     SIGNATURE_FILE,
     Manifest,
+    is_of_mlflow,
 )
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.text import harmless
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-_OF_MLFLOW = ("registered_model_meta",)
-"""Files that MLflow adds to what it downloads."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +86,32 @@ def read_manifest(directory: Path, digest: str | None = None) -> Package:
 
 
 def check_files(package: Package) -> None:
-    """Compare every file of a package with its manifest.
+    """Compare the engine's files with the digests of the manifest, and what they and MLflow's files say with the rest of it.
 
-    Raises `EngineError` for the first file that is missing, changed, a link, or not in the manifest.
+    Raises `EngineError` for the first file that is missing, changed, no plain file, or unknown, or that contradicts the
+    manifest.
     """
-    directory, listed = package.directory, package.manifest.files
-    if problem := damage(directory, listed):
+    directory, manifest = package.directory, package.manifest
+    if entry := irregular_entry(directory.resolve()):
+        raise EngineError(f"{entry}: a package has files of its own")
+    if problem := damage(package.engine, manifest.engine_files()):
         raise EngineError(problem)
-    size = sum((package.engine / path).stat().st_size for path in package.manifest.engine_files())
-    if size != package.manifest.size_bytes:
-        said = f"{size} bytes, and its manifest says {package.manifest.size_bytes}"
-        raise EngineError(f"{package.engine} has {said}")
-    for path in _present(directory):
-        if path not in listed and path not in (*BESIDE, *_OF_MLFLOW):
-            raise EngineError(f"{harmless(str(directory / path))} is not in the manifest of the package")
+    size = sum((package.engine / path).stat().st_size for path in manifest.engine_files())
+    if size != manifest.size_bytes:
+        raise EngineError(f"{package.engine} has {size} bytes, and its manifest says {manifest.size_bytes}")
+    check_spec(package.engine, manifest)
+    known = {*BESIDE, *manifest.files}
+    for path in sorted(path for path in directory.rglob("*") if not path.is_dir()):
+        name = path.relative_to(directory).as_posix()
+        if name not in known and not is_of_mlflow(name):
+            raise EngineError(f"{harmless(str(path))} is not in the manifest of the package")
+    model_files.check(directory, manifest)
+
+
+def check_spec(directory: Path, manifest: Manifest) -> None:
+    """Compare the specification in an engine's directory with the manifest's. Raises `EngineError` if they differ."""
+    if EngineSpec.read(directory) != manifest.spec:
+        raise EngineError(f"{directory / SPEC} contradicts the manifest")
 
 
 def read_signature(directory: Path) -> bytes | None:
@@ -148,10 +159,3 @@ def _content(path: Path) -> bytes:
         return documents.content(path, MAX_BYTES)
     except OSError as error:
         raise EngineError(f"{path} is not readable: {error.strerror}") from None
-
-
-def _present(directory: Path) -> Iterator[str]:
-    """Everything in a package but plain directories."""
-    for path in sorted(directory.rglob("*")):
-        if path.is_symlink() or not path.is_dir():
-            yield path.relative_to(directory).as_posix()

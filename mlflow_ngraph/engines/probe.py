@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import EngineError, IncomparableError
 from mlflow_ngraph.parity import Rounding
+from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mlflow_ngraph.compilers.spec import EngineSpec
     from mlflow_ngraph.workloads.materials import Source
 
     Arrays = list[NDArray[Any]]
@@ -69,6 +71,16 @@ class Probe:
         except IncomparableError as error:
             return str(error)
 
+    def misfit(self, spec: EngineSpec) -> str:
+        """Describe how the probe contradicts the specification of its engine; empty where it does not."""
+        for kind, arrays, tensors in (("input", self.inputs, spec.inputs), ("output", self.outputs, spec.outputs)):
+            if len(arrays) != len(tensors):
+                return f"it has {counted(len(arrays), kind)}, and the engine {len(tensors)}"
+            for array, tensor in zip(arrays, tensors, strict=True):
+                if (wanted := tensor.resolve(spec.probe_batch)) != array.shape:
+                    return f"its {kind} {tensor.name!r} has the shape {array.shape}, and the engine's {wanted}"
+        return ""
+
 
 def read_probe(directory: Path) -> Probe:
     """Read the file of the probe. Raises `EngineError` if it is missing, or holds anything but plain arrays."""
@@ -90,6 +102,8 @@ def read_probe(directory: Path) -> Probe:
         raise EngineError(f"{path} has no inputs or no outputs")
     if len(exact) not in {0, len(outputs)} or len(known) not in {0, len(outputs)}:
         raise EngineError(f"{path} does not say of each output how exact it is")
+    if not all(np.isfinite(array).any() for array in (*inputs, *outputs) if array.size):
+        raise EngineError(f"{path} has an array without a finite number, which proves nothing")
     return Probe(inputs, outputs, exact, known or None)
 
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from mlflow_ngraph import addresses, documents
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.engines import signing
+from mlflow_ngraph.engines.files import exposed
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
 from mlflow_ngraph.engines.package import Package, read_signature
 from mlflow_ngraph.errors import EngineError, UsageError
@@ -31,6 +32,7 @@ VARIABLE = "NGRAPH_TRUST"
 """Names another file, or ``any``, where no option does."""
 ANY = "any"
 """In place of a file: no rules, whatever there is in the home directory."""
+_OTHER_ENDING = re.compile(r"trust\.ya?ml", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -95,6 +97,8 @@ class Trusted:
     """Fingerprint of the key that signed it, such as ``SHA256:...``; None where nobody has."""
     signer: str | None
     """Name of the signer in the rules."""
+    by_rule: bool
+    """False where nobody has written rules, and so everybody is believed."""
 
     @property
     def found(self) -> str:
@@ -122,7 +126,7 @@ def require(manifest: bytes, signature: bytes | None, source_uri: str | Path, ru
         known = ", ".join(rules.signers) or "none"
         reason = f"it is signed by {signing.fingerprint(key)}, whom no rule names" if key else "it is not signed"
         raise EngineError(f"engines from {source} need a signature by a known signer ({known}): {reason}")
-    return Trusted(source, signing.fingerprint(key) if key else None, name)
+    return Trusted(source, signing.fingerprint(key) if key else None, name, rules is not EVERYTHING)
 
 
 def require_package(package: Package, source_uri: str | Path, rules: Rules) -> Trusted:
@@ -151,18 +155,24 @@ def _admitted(source_uri: str | Path, rules: Rules) -> tuple[str, Source]:
     return canonical_address(uri), rule
 
 
-def load(given: str | Path | None = None) -> Rules:
+def load(given: str | Path | None = None, home: str | Path | None = None) -> Rules:
     """Load the rules: ``any`` or the file ``given``, else of the variable, else of the home directory.
 
-    Raises `UsageError` if the file is unreadable or invalid.
+    Raises `UsageError` if the file is unreadable or invalid, has another ending, or other users may write it.
     """
     chosen = given or os.environ.get(VARIABLE)
     if chosen == ANY:
         return EVERYTHING
-    path = Path(chosen).expanduser() if chosen else home_directory.location() / FILE
-    if not chosen and not path.exists():
-        return EVERYTHING
+    directory = home_directory.location(None if home is None else Path(home))
+    path = Path(chosen).expanduser() if chosen else directory / FILE
     try:
+        if not chosen and not os.path.lexists(path):
+            entries = sorted(directory.iterdir()) if directory.exists() else []
+            if other := next((entry for entry in entries if _OTHER_ENDING.fullmatch(entry.name)), None):
+                raise UsageError(f"the trust rules {other} are not read: rename the file to {FILE}")
+            return EVERYTHING
+        if problem := exposed(Path(os.path.realpath(path, strict=True))):
+            raise UsageError(f"cannot believe the trust rules: {problem}; chmod go-w, or chown it")
         content = documents.from_yaml(path)
     except OSError as error:
         raise UsageError(f"cannot read the trust rules {path}: {error.strerror}") from None

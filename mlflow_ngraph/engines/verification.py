@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,24 +48,32 @@ class Verification:
                 raise EngineError(check.found)
 
 
-def verify(directory: Path, digest: str | None = None, measure_seconds: float = 0.0) -> Verification:
+def verify(
+    directory: Path,
+    digest: str | None = None,
+    measure_seconds: float = 0.0,
+    before_running: Callable[[Package], None] = lambda package: None,
+) -> Verification:
     """Verify a package: its files, its compatibility, its outputs in a child process, and last its speed.
 
     A failed check ends the verification: no runtime sees a file that is not the packaged one. ``digest`` is the
-    manifest's sha256 from another source. The engine is timed for ``measure_seconds``, or not with 0.
+    manifest's sha256 from another source. The engine is timed for ``measure_seconds``, or not with 0. ``before_running``
+    is given the whole package, and may raise `EngineError` so that it does not run.
     """
     try:
         package = open_package(directory, digest)
     except EngineError as error:
         return _stopped(directory, None, [], Check("digests", "problem", str(error)), measure_seconds)
     pinned = "" if digest is None else ", and the manifest is the one that was logged"
-    checks = [Check("digests", "ok", f"{len(package.manifest.files)} files are what was packaged{pinned}")]
+    count = len(package.manifest.engine_files())
+    checks = [Check("digests", "ok", f"{count} files of the engine are what was packaged{pinned}")]
     try:
         compatibility.check(package.manifest, str(directory))
     except EngineError as error:
         return _stopped(directory, package, checks, Check("compatibility", "problem", str(error)), measure_seconds)
     checks.append(_compatible(package))
     try:
+        before_running(package)
         answer = _tried(package, measure_seconds)
         checks.append(_probe_check(answer))
     except EngineError as error:
@@ -76,8 +85,9 @@ def verify(directory: Path, digest: str | None = None, measure_seconds: float = 
 
 def verify_arrived(package: Package, trial: LoadCheck) -> Verification:
     """Verify a downloaded package in ``trial``; digests and requirements were compared during the download."""
-    count = len(package.manifest.files)
-    checks = [Check("digests", "ok", f"{count} files and the manifest are what was logged"), _compatible(package)]
+    count = len(package.manifest.engine_files())
+    logged = f"{count} files of the engine and the manifest are what was logged"
+    checks = [Check("digests", "ok", logged), _compatible(package)]
     try:
         checks.append(_probe_check(trial.answer(package.directory)))
     except EngineError as error:

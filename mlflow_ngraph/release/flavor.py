@@ -16,14 +16,16 @@ from weakref import finalize
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.batches import Batching
+from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.engines.local_engine import LoadedEngine, open_prepared
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
+from mlflow_ngraph.engines.model_files import FLAVOR, check
 from mlflow_ngraph.engines.package import open_package, read_manifest, write_manifest
 from mlflow_ngraph.engines.package import sign as sign_package
 from mlflow_ngraph.error_text import for_strangers
 from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
+from mlflow_ngraph.release import consent
 from mlflow_ngraph.tracking import model_files
-from mlflow_ngraph.tracking.model_files import FLAVOR
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from mlflow.models import Model
     from mlflow.models.model import ModelInfo
     from numpy.typing import NDArray
+
+    from mlflow_ngraph.engines.package import Package
 
 FLAVOR_NAME = FLAVOR
 
@@ -41,6 +45,7 @@ def load_model(
     batching: Batching = "exact",
     tracking_uri: str | None = None,
     trust: str | Path | None = None,
+    run: bool = False,
 ) -> LoadedEngine:
     """Load an engine from a package on disk or from a tracking server.
 
@@ -59,12 +64,14 @@ def load_model(
         MLflow's own default when left out.
     trust : str | Path | None
         A file with rules, or ``any`` for none; by default ``$NGRAPH_TRUST``, else ``trust.yaml`` in the home directory.
+    run : bool
+        Let an engine that is a program run although no rule allows it. This home remembers it.
 
     Raises
     ------
     EngineError
-        The package is not trusted, is damaged, does not fit this machine, or cannot be loaded; names the file or the
-        difference, and the command that builds the engine here.
+        The package is not trusted, is a program that nobody has allowed, is damaged, does not fit this machine, or cannot
+        be loaded; names the file or the difference, and the command that builds the engine here.
     TrackingError
         The server cannot be reached, or knows no such model.
     """
@@ -72,7 +79,7 @@ def load_model(
     local = Path(model_uri)
     if local.is_dir():
         package = open_prepared(local)
-        trusting.require_package(package, local, rules)
+        consent.require_package(package, local, rules, run)
         return LoadedEngine(package, batching=batching)
     if ":" not in str(model_uri) and not str(model_uri).startswith("m-"):
         raise EngineError(f"there is no engine package at {local}")
@@ -85,6 +92,7 @@ def load_model(
     try:
         remote = download.locate(str(model_uri), uri)
         offer = trusted_manifest(remote, rules)
+        consent.require(offer.manifest, str(remote.digest), offer.trusted, run)
         package = download.fill(remote, offer.manifest, offer.content, Path(temporary.name) / "package")
         engine = LoadedEngine(package, batching=batching)
     except BaseException:
@@ -167,7 +175,7 @@ def log_model(
     from mlflow_ngraph.tracking import schema
     from mlflow_ngraph.tracking.engine_log import package_tags
 
-    package = open_package(_directory(engine))
+    package = _opened(engine)
     spec = package.manifest.spec
     key = _key(sign)
     saver = _Saver(key)
@@ -216,12 +224,12 @@ def _save(
     """As `save_model`; return the digest of the manifest."""
     from mlflow.models import Model
 
-    package = open_package(_directory(engine))
+    package = _opened(engine)
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target} exists and is not empty: choose another directory")
-    shutil.copytree(package.engine, target / ENGINE_DIRECTORY)
+    target.mkdir(parents=True, exist_ok=True)
     manifest = package.manifest
-    others = model_files.write(
+    model_files.write(
         target,
         manifest.spec,
         manifest.compiler_version,
@@ -231,7 +239,10 @@ def _save(
         extra_pip_requirements=extra_pip_requirements,
     )
     own = {path: digest for path, digest in manifest.files.items() if path.startswith(f"{ENGINE_DIRECTORY}/")}
-    digest = write_manifest(target, manifest.model_copy(update={"files": dict(sorted({**own, **others}.items()))}))
+    saved = manifest.model_copy(update={"files": dict(sorted({**own, **digest_files(target)}.items()))})
+    check(target, saved)
+    shutil.copytree(package.engine, target / ENGINE_DIRECTORY)
+    digest = write_manifest(target, saved)
     if key is not None:
         sign_package(read_manifest(target, digest), key)
     return digest
@@ -241,8 +252,13 @@ def _key(given: str | Path | Ed25519PrivateKey | None) -> Ed25519PrivateKey | No
     return signing.load_key(Path(given)) if isinstance(given, (str, Path)) else given
 
 
-def _directory(engine: LoadedEngine | str | Path) -> Path:
-    return engine.directory if isinstance(engine, LoadedEngine) else Path(engine)
+def _opened(engine: LoadedEngine | str | Path) -> Package:
+    """Package of an engine; a directory is trusted first, as a loaded one was."""
+    if isinstance(engine, LoadedEngine):
+        return open_package(engine.directory)
+    package = open_package(Path(engine))
+    trusting.require_package(package, Path(engine), trusting.load())
+    return package
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> PyfuncEngine:

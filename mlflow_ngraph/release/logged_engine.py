@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -14,12 +16,15 @@ from mlflow_ngraph.analysis import champion, listing, results
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.devices.registry import accelerator
+from mlflow_ngraph.engines.package import check_files
+from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.metrics import COLUMNS, PROFILE
 from mlflow_ngraph.tables import distinct
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tracking import download, sources
+from mlflow_ngraph.tracking.content import engine_digest
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.sources import EngineFilter
 from mlflow_ngraph.verdicts import Verdict
@@ -82,6 +87,41 @@ def load(client: MlflowClient, model_id: str, tracking_uri: str) -> LoggedEngine
     remote = download.of_model(model, tracking_uri)
     manifest, _ = download.manifest(remote)
     return LoggedEngine(model, remote, manifest, _cells(model, manifest, tracking_uri))
+
+
+def check_whole(client: MlflowClient, model: LoggedModel, remote: Remote) -> None:
+    """Bring an engine here, and compare all of it with its manifest and with what its run recorded; nothing of it runs.
+
+    Raises
+    ------
+    EngineError
+        A file is not what was logged, has no place in a package, or the study has recorded another engine.
+    """
+    with TemporaryDirectory(prefix="ngraph-open-") as temporary:
+        package = download.pull(remote, Path(temporary) / "package")
+        try:
+            check_files(package)
+            misfit = read_probe(package.engine).misfit(package.manifest.spec)
+            if misfit:
+                raise EngineError(f"{remote.shown} has a probe of another engine: {misfit}")
+        except EngineError as error:
+            raise EngineError(str(error).replace(temporary, remote.shown)) from None
+    if Tag.STUDY_ID not in model.tags:
+        return  # logged without its study, so that the manifest is all there is
+    origin = package.manifest.origin
+    run = client.get_run(model.source_run_id).data.tags if model.source_run_id else {}
+    digest = engine_digest(package.manifest.engine_files())
+    for what, said, recorded in (
+        ("study", origin.study_id, run.get(Tag.STUDY_ID)),
+        ("id", origin.engine_id, model.tags.get(Tag.ENGINE_ID)),
+        ("key", package.manifest.compiled.key, model.tags.get(Tag.ENGINE_KEY)),
+        ("digest", digest, digest if f'"{origin.engine_id}": "{digest}"' in run.get(Tag.ENGINES, "") else None),
+    ):
+        if said != recorded:
+            raise EngineError(
+                f"{remote.shown} is not the one that run {model.source_run_id} recorded: its {what} is {said}, not "
+                f"{recorded or 'known there'}"
+            )
 
 
 def find(named: str, batch: int | None, tracking_uri: str) -> str:

@@ -117,6 +117,7 @@ def promote(
     client = connection.reach(uri)
     with connection.talking(uri, f"promote engine {model_id}", connection.RECORDING):
         candidate = logged_engine.load(client, model_id, uri)
+        logged_engine.check_whole(client, candidate.model, candidate.remote)
         chosen = model_registry.check_alias(alias or default_alias(candidate.manifest.origin.device))
         names = Registry(client, uri)
         before = _champion(client, names, name, chosen, uri, metric, batch)

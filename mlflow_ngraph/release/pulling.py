@@ -1,14 +1,15 @@
 """Pull engines from a tracking server, verified before they get their name.
 
-An engine is downloaded to the hidden directory ``.NAME.pull``. Trust and requirements are checked from the manifest
-first, and each file against its digest while it arrives. A separate process loads the engine and compares its outputs
-for the probe. Then the directory is renamed. An interrupted pull leaves the hidden directory, where the next one
-resumes.
+An engine is downloaded to the hidden directory ``.NAME.pull``. Trust, consent and requirements are checked from the
+manifest first, and each file against its digest while it arrives. What makes it a model of MLflow is not downloaded but
+written anew: it names code that MLflow runs. A separate process loads the engine and compares its outputs for the probe.
+Then the directory is renamed. An interrupted pull leaves the hidden directory, where the next one resumes.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +24,8 @@ from mlflow_ngraph.engines.package import Package, read_manifest
 from mlflow_ngraph.engines.staging import StagingDirectory, staging_directory
 from mlflow_ngraph.engines.verification import Check, Verification, verify, verify_arrived
 from mlflow_ngraph.errors import EngineError, UsageError
-from mlflow_ngraph.tracking import connection, download, schema
+from mlflow_ngraph.release import consent
+from mlflow_ngraph.tracking import connection, download, model_files, schema
 from mlflow_ngraph.tracking.download import Remote
 from mlflow_ngraph.tracking.trusted import TrustedManifest, trusted_manifest
 
@@ -66,8 +68,8 @@ class _Offer:
 
     @property
     def trust_check(self) -> Check:
-        """Reason for trust, as a check."""
-        return Check("trust", "ok", self.described.trusted.found)
+        """Reason for trust, and what is trusted, as a check."""
+        return Check("trust", "ok", f"{self.described.trusted.found}; {consent.kind(self.manifest)}")
 
     def put_signature(self, directory: Path) -> None:
         """Write the signature, if any, next to the manifest in ``directory``."""
@@ -83,8 +85,10 @@ def pull_engine(
     wanted: EngineFilter | None = None,
     force: bool = False,
     trust: str | Path | None = None,
+    run: bool = False,
     home: str | Path | None = None,
     progress: Progress | None = None,
+    tell: Callable[[Manifest, Check], None] = lambda manifest, check: None,
 ) -> Pulled:
     """Pull an engine and verify it. Needs torch only for engines that do.
 
@@ -102,10 +106,14 @@ def pull_engine(
         Replace a different or damaged engine at ``target``.
     trust : str | Path | None
         A file with rules, or ``any`` for none; by default ``$NGRAPH_TRUST``, else ``trust.yaml`` in the home directory.
+    run : bool
+        Let an engine that is a program run although no rule allows it. ``home`` remembers it.
     home : str | Path | None
         ``$NGRAPH_HOME``, or the user's data directory when left out.
     progress : Progress | None
         Told how many bytes are there, and how many there will be. Called from several threads.
+    tell : Callable[[Manifest, Check], None]
+        Told which engine it is, why it is trusted and whether it is a program, before it is downloaded.
 
     Raises
     ------
@@ -114,13 +122,15 @@ def pull_engine(
     UsageError
         The source is ambiguous, or something else is at ``target``.
     EngineError
-        The engine is not trusted, does not fit this machine (with the command that builds it here), a file is not what
-        was logged (with its name), or the outputs are not those of the model.
+        The engine is not trusted, is a program that nobody has allowed, does not fit this machine (with the command that
+        builds it here), a file is not what was logged (with its name), or the outputs are not those of the model.
     """
-    rules = trusting.load(trust)
+    rules = trusting.load(trust, home)
     uri = source.tracking_uri if isinstance(source, Remote) else connection.resolve_uri(tracking_uri)
     trusting.require_source(uri, rules)
     offer = _offered(source if isinstance(source, Remote) else _found(source, uri, wanted), rules)
+    tell(offer.manifest, offer.trust_check)
+    consent.require(offer.manifest, str(offer.remote.digest), offer.described.trusted, run, home)
     place = Path(target).expanduser().absolute() if target is not None else _default(offer, home)
     unchanged = _standing(place, offer, force=force)
     if unchanged is not None:
@@ -158,7 +168,18 @@ def _brought(offer: _Offer, staging: StagingDirectory, progress: Progress) -> tu
     with LoadCheck(offer.manifest.spec) as trial:
         package = download.fill(offer.remote, offer.manifest, offer.described.content, staging.package, progress)
         offer.put_signature(package.directory)
+        _write_model(package, offer.remote)
         return package, verify_arrived(package, trial)
+
+
+def _write_model(package: Package, remote: Remote) -> None:
+    from mlflow.models import Model
+
+    manifest = package.manifest
+    described = Model(run_id=remote.run_id, model_uuid=remote.model_id, model_id=remote.model_id)
+    model_files.write(
+        package.directory, manifest.spec, manifest.compiler_version, described, size_bytes=manifest.size_bytes
+    )
 
 
 def _default(offer: _Offer, home: str | Path | None) -> Path:

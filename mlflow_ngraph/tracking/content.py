@@ -11,7 +11,7 @@ from typing import Any
 
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.devices.fingerprint import processor
-from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import CELL_METRICS, FREEDOM, LOG_ERROR
 from mlflow_ngraph.study import CompilerChoice, Study, WorkloadChoice
 from mlflow_ngraph.tables.sheet import markdown
@@ -118,9 +118,9 @@ def flags_in_force(lane: LaneRecord) -> dict[str, dict[int, FlagValue]]:
     return {name: {batch: flags[name] for batch, flags in sorted(by_batch.items()) if name in flags} for name in names}
 
 
-def engine_digest(engine: EngineRecord) -> str:
+def engine_digest(files: Mapping[str, str]) -> str:
     """One sha256 for all files of an engine: of the lines ``<sha256>  <path>``, sorted by path."""
-    lines = "".join(f"{digest}  {path}\n" for path, digest in sorted(engine.files.items()))
+    lines = "".join(f"{digest}  {path}\n" for path, digest in sorted(files.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -250,7 +250,7 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.REASON: ""
         if verdict is Verdict.OK
         else next((cell.reason for cell in cells if cell.verdict is verdict and cell.reason), ""),
-        Tag.ENGINES: json.dumps({engine.id: engine_digest(engine) for engine in lane.engines}),
+        Tag.ENGINES: json.dumps({engine.id: engine_digest(engine.files) for engine in lane.engines}),
         Tag.ENGINE_REUSED: _reused(lane),
         Tag.COMPLETE: plain(lane.complete),
         Tag.NOTE: _lane_note(lane, cells, record.baseline),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph import addresses
 from mlflow_ngraph.engines.files import remove_files, sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, MAX_BYTES, Manifest
-from mlflow_ngraph.engines.package import Package, digest_line
+from mlflow_ngraph.engines.package import Package, check_spec, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file, transfer
 from mlflow_ngraph.tracking.schema import Tag
@@ -194,19 +194,30 @@ def pull(remote: Remote, directory: Path, progress: Progress = lambda done, tota
         MLflow does not know where its files lie.
     """
     package_manifest, content = manifest(remote)
-    return fill(remote, package_manifest, content, directory, progress)
+    return fill(remote, package_manifest, content, directory, progress, whole=True)
 
 
 def fill(
-    remote: Remote, manifest: Manifest, content: bytes, directory: Path, progress: Progress = lambda done, total: None
+    remote: Remote,
+    manifest: Manifest,
+    content: bytes,
+    directory: Path,
+    progress: Progress = lambda done, total: None,
+    *,
+    whole: bool = False,
 ) -> Package:
-    """As `pull`, with a manifest that is already here. Files in ``directory`` that are not of this package are removed."""
+    """Download the engine's own files, or the whole package, by a manifest that is already here.
+
+    Files in ``directory`` that are not of this package are removed. Raises as `pull`.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     _clear(directory, manifest)
-    files(remote, manifest, list(manifest.files), directory, progress)
+    paths = [path for path in manifest.files if whole or path.startswith(f"{ENGINE_DIRECTORY}/")]
+    files(remote, manifest, paths, directory, progress)
     digest = hashlib.sha256(content).hexdigest()
     (directory / FILE).write_bytes(content)
     (directory / DIGEST_FILE).write_text(digest_line(digest), encoding="utf-8")
+    check_spec(directory / ENGINE_DIRECTORY, manifest)
     return Package(directory, manifest, digest)
 
 

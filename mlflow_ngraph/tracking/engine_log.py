@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import manifest
-from mlflow_ngraph.engines.files import link_files
+from mlflow_ngraph.engines.files import digest_files, link_files
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute import packaging
@@ -130,7 +130,8 @@ def log_engine(
             utc_time_created=f"{datetime.fromtimestamp(engine.at, timezone.utc):%F %T.%f}",
         )
         version = record.versions.get(spec.compiler)
-        others = model_files.write(directory, spec, version, described, size_bytes=engine.size_bytes)
+        model_files.write(directory, spec, version, described, size_bytes=engine.size_bytes)
+        others = digest_files(directory)
         # MLflow 3.15 cannot be told where files go: they lie in a directory of that name instead.
         link_files(source, directory / manifest.ENGINE_DIRECTORY, engine.files)
         store(directory)
@@ -197,7 +198,7 @@ def _tags(record: StudyRecord, engine: EngineRecord, content: Content) -> dict[s
             if engine.reused is not None
             else {}
         ),
-        Tag.SHA256: engine_digest(engine),
+        Tag.SHA256: engine_digest(engine.files),
         Tag.BATCH_SIZES: ",".join(map(str, engine.batch_sizes)),
         Tag.VERDICT: str(worst(cells[batch] for batch in engine.batch_sizes if batch in cells)),
     }

@@ -1,4 +1,6 @@
-"""Files that make an engine package a model of MLflow: MLmodel, signature, and an environment with this engine's runtime only."""
+"""Write the files that make an engine package a model of MLflow: MLmodel with signature, and an environment with this engine's
+runtime only; `mlflow_ngraph.engines.model_files` checks them.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.engines.files import digest_files
-from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY, FILE
+from mlflow_ngraph.engines.model_files import CONDA, FLAVOR, LOADER, MODEL, PYTHON_ENV, REQUIREMENTS, WHEELS, flavor
 from mlflow_ngraph.engines.wheel import wheel
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
 if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature
-
-FLAVOR = "ngraph"
-LOADER = "mlflow_ngraph.release.flavor"
-_WHEELS = "wheels"
 
 
 def write(
@@ -31,7 +28,7 @@ def write(
     size_bytes: int,
     pip_requirements: Sequence[str] | None = None,
     extra_pip_requirements: Sequence[str] = (),
-) -> dict[str, str]:
+) -> None:
     """Write them into the directory of a package.
 
     Parameters
@@ -40,45 +37,27 @@ def write(
         Facts of the model that MLflow has already.
     pip_requirements : Sequence[str] | None
         Replace the engine's own requirements, this package's wheel included.
-
-    Returns
-    -------
-    dict[str, str]
-        Sha256 of the files by their path.
     """
     import yaml
     from mlflow import pyfunc
-    from mlflow.models.model import MLMODEL_FILE_NAME
     from mlflow.utils.environment import _mlflow_conda_env, _PythonEnv
 
-    names = {"conda": "conda.yaml", "virtualenv": "python_env.yaml"}
     if pip_requirements is None:
         wanted = [*requirements(spec), *extra_pip_requirements]
         name, content = wheel()
-        (directory / _WHEELS).mkdir()
-        (directory / _WHEELS / name).write_bytes(content)
+        (directory / WHEELS).mkdir(exist_ok=True)
+        (directory / WHEELS / name).write_bytes(content)
     else:
         wanted = [*pip_requirements, *extra_pip_requirements]
-    _text(directory / "requirements.txt", "".join(f"{line}\n" for line in wanted))
+    _text(directory / REQUIREMENTS, "".join(f"{line}\n" for line in wanted))
     conda = _mlflow_conda_env(additional_pip_deps=wanted, install_mlflow=False)
-    _text(directory / names["conda"], yaml.safe_dump(conda, sort_keys=False))
-    _PythonEnv.current().to_yaml(str(directory / names["virtualenv"]))
-    pyfunc.add_to_model(model, loader_module=LOADER, conda_env=names["conda"], python_env=names["virtualenv"])
-    model.add_flavor(
-        FLAVOR,
-        manifest=FILE,
-        workload=spec.workload,
-        compiler=spec.compiler,
-        compiler_version=compiler_version,
-        precision=spec.target.precision,
-        batch_sizes=list(spec.batch_sizes),
-        code=None,
-    )
+    _text(directory / CONDA, yaml.safe_dump(conda, sort_keys=False))
+    _PythonEnv.current().to_yaml(str(directory / PYTHON_ENV))
+    pyfunc.add_to_model(model, loader_module=LOADER, conda_env=CONDA, python_env=PYTHON_ENV)
+    model.add_flavor(FLAVOR, **flavor(spec, compiler_version))
     model.signature = signature(spec)
     model.model_size_bytes = size_bytes
-    model.save(str(directory / MLMODEL_FILE_NAME))
-    every = digest_files(directory)
-    return {path: digest for path, digest in every.items() if not path.startswith(f"{ENGINE_DIRECTORY}/")}
+    model.save(str(directory / MODEL))
 
 
 def requirements(spec: EngineSpec) -> list[str]:
@@ -87,7 +66,7 @@ def requirements(spec: EngineSpec) -> list[str]:
 
     return [
         f"mlflow=={mlflow.__version__}",
-        f"./{_WHEELS}/{wheel()[0]}",
+        f"./{WHEELS}/{wheel()[0]}",
         *(f"{name}=={version}" for name, version in sorted(spec.packages.items())),
     ]
 

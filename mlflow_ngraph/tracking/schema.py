@@ -133,8 +133,6 @@ class Artifact:
     MANIFEST = "manifest.json"
     REPORT = "report"
     """The directory of a report on the study."""
-    ENGINE = "engine"
-    """The directory of an engine's own files within its LoggedModel."""
 
 
 CURVE = "batch/"

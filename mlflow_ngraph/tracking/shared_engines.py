@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph import addresses
 from mlflow_ngraph.engines import trust
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
+from mlflow_ngraph.engines.package import check_spec
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import connection, download
 from mlflow_ngraph.tracking.schema import Tag
@@ -30,8 +31,9 @@ MOST = 5
 class ServerEngines:
     """Pulls engines from one tracking server, and believes nothing that it has not checked."""
 
-    def __init__(self, tracking_uri: str) -> None:
+    def __init__(self, tracking_uri: str, home: Path | None = None) -> None:
         self._uri = tracking_uri
+        self._rules = trust.load(home=home)
 
     def fetch(
         self, key: str, requires: Mapping[str, str], directory: Path, tell: Callable[[str], None]
@@ -55,10 +57,6 @@ class ServerEngines:
                 shown = f"engine {model.model_id} of {addresses.shown(self._uri)}"
                 tell(f"{shown} is not used: {error}")
         return None
-
-    @cached_property
-    def _rules(self) -> trust.Rules:
-        return trust.load()
 
     @cached_property
     def _client(self) -> MlflowClient:
@@ -96,6 +94,7 @@ class ServerEngines:
                 if misfit:
                     raise EngineError(misfit)
                 download.files(remote, manifest, list(engine.files), package)
+                check_spec(package / ENGINE_DIRECTORY, engine)
             except TrackingError as error:
                 raise EngineError(str(error)) from None
             (package / ENGINE_DIRECTORY).rename(directory)

@@ -46,8 +46,8 @@ def bring(remote: Remote, directory: Path) -> None:
 def sign(remote: Remote, key: Ed25519PrivateKey) -> str:
     """Sign the manifest of a logged engine, in place of an earlier signature.
 
-    The manifest must be the one whose digest the server has. Its files are not looked at: their digests are signed, and
-    whoever loads the engine compares them.
+    The manifest must be the one whose digest the server has. Its files are for the caller to check; see
+    `mlflow_ngraph.release.logged_engine.check_whole`.
 
     Returns
     -------

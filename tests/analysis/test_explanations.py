@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from mlflow_ngraph.analysis.explanation_tables import document, largest, longest, side_by_side
 from mlflow_ngraph.analysis.explanations import Explained, explain_local, explain_recorded
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.explanations import IDENTITY, OPENVINO, write_explanations, write_study
 from tests.support.records import study_record
@@ -97,6 +98,22 @@ def test_an_explanation_of_a_tracking_server(server: tuple[str, str]) -> None:
     for where in ({}, {"experiments": ["edge"]}, {"run": run}, {"study": "quick"}):
         (one, two) = explain_recorded(["resnet18/identity/b4", "resnet18/openvino/b4"], uri, **where)
         assert (one.explanation, two.explanation) == (IDENTITY, OPENVINO)
+
+
+def test_an_explanation_is_the_one_that_was_logged_by_somebody_who_is_trusted(
+    server: tuple[str, str], tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "trust.yaml").write_text("sources: [{uri: '*', trust: refused}]\n")
+    with pytest.raises(EngineError, match="are not trusted"):
+        explain_recorded(["resnet18/openvino/b4"], server[0], home=home)
+    (found,) = explain_recorded(["resnet18/openvino/b4"], server[0])
+    model = MlflowClient(server[0]).get_logged_model(found.cell.model_id)
+    file = Path(model.artifact_location.removeprefix("file://")) / "engine/explanation-b4.json"
+    file.write_text(file.read_text().replace("1", "2", 1))
+    with pytest.raises(EngineError, match=r"explanation-b4\.json of engine .* is not what was logged"):
+        explain_recorded(["resnet18/openvino/b4"], server[0])
 
 
 def test_why_a_tracking_server_has_no_explanation(server: tuple[str, str]) -> None:

@@ -233,10 +233,12 @@ def test_a_fleet_needs_a_choice_that_all_devices_can_run() -> None:
 
 
 def test_the_winner_is_pulled_by_its_model() -> None:
-    frame = cells(compiler_label=["a", "b"], throughput=[1.0, 2.0], model_id=["m-1", pd.NA])
+    frame = cells(compiler_label=["a", "b", "c"], throughput=[1.0, 2.0, 3.0], model_id=["m-1", pd.NA, "m-3"])
+    frame["compiler"] = ["openvino", "openvino", "torchscript"]
     table = recommend(frame).table.set_index("compiler_label")
     assert table.loc["a", "pull"] == "mlflow-ngraph engine pull models:/m-1"
     assert table.loc["b", "pull"] == ""
+    assert table.loc["c", "pull"] == "mlflow-ngraph engine pull models:/m-3 --run"
 
 
 def test_the_latest_study_of_a_cell_counts_also_where_it_ended_worse() -> None:

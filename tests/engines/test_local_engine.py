@@ -19,13 +19,12 @@ from mlflow_ngraph import LoadedEngine, load_model, parity
 from mlflow_ngraph.compilers import host
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.arrays import check_integers, input_arrays
-from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.manifest import DIGEST_FILE
-from mlflow_ngraph.engines.package import digest_line, open_package
+from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.workloads.base import TensorSpec
 from tests.support.logged import COMPILERS, WORKLOAD, Logged
+from tests.support.published import rewrite
 
 
 @pytest.fixture(scope="module", params=COMPILERS)
@@ -192,11 +191,7 @@ def test_no_torch_and_no_mlflow_is_imported(logged: Logged, compiler: str) -> No
 def altered(logged: Logged, compiler: str, place: Path, requires: dict[str, str]) -> Path:
     """A package that says it needs something else, and whose digests say that it always did."""
     package = logged.copy(compiler, place)
-    path = package / "manifest.json"
-    content = json.loads(path.read_text())
-    content["spec"]["requires"].update(requires)
-    path.write_text(json.dumps(content))
-    (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
+    rewrite(package, lambda manifest: manifest["spec"]["requires"].update(requires))
     return package
 
 

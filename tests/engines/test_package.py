@@ -15,13 +15,14 @@ import pytest
 from mlflow_ngraph import load_model
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import local_engine
-from mlflow_ngraph.engines.files import digest_files, sha256
+from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, Manifest
 from mlflow_ngraph.engines.package import digest_line, open_package
 from mlflow_ngraph.engines.probe import FILE as PROBE
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError
 from tests.support.logged import BATCHES, Logged
+from tests.support.published import own_files
 
 FLIPS = 200
 BOTH = pytest.mark.parametrize("compiler", ["onnxruntime", "openvino"])
@@ -88,7 +89,7 @@ def test_what_was_logged_says_what_it_is(logged: Logged, compiler: str) -> None:
 @BOTH
 def test_one_flipped_byte_anywhere_is_found(logged: Logged, tmp_path: Path, compiler: str) -> None:
     package = logged.copy(compiler, tmp_path / "package")
-    sizes = {path: (package / path).stat().st_size for path in digest_files(package)}
+    sizes = {path: (package / path).stat().st_size for path in own_files(package)}
     rng = random.Random(compiler)
     chosen = [*sizes, *rng.choices(list(sizes), k=FLIPS - len(sizes))]
     for path in chosen:
@@ -107,7 +108,7 @@ def test_one_flipped_byte_anywhere_is_found(logged: Logged, tmp_path: Path, comp
 @BOTH
 def test_every_file_that_is_cut_off_or_gone_is_named(logged: Logged, tmp_path: Path, compiler: str) -> None:
     package = logged.copy(compiler, tmp_path / "package")
-    for path in digest_files(package):
+    for path in own_files(package):
         file = package / path
         whole = file.read_bytes()
         file.write_bytes(whole[: len(whole) // 2])
@@ -134,7 +135,9 @@ def test_engines_do_not_change_places(logged: Logged, tmp_path: Path) -> None:
     refused(package, "engine/model.xml is not in the manifest")
 
 
-@pytest.mark.parametrize("file", ["engine/more.bin", "more.py", "wheels/sitecustomize.py"])
+@pytest.mark.parametrize(
+    "file", ["engine/more.bin", "more.py", "wheels/sitecustomize.py", "wheels/evil-1-py3-none-any.whl"]
+)
 def test_files_that_nobody_packaged_are_refused(logged: Logged, tmp_path: Path, file: str) -> None:
     package = logged.copy("openvino", tmp_path / "package")
     (package / file).write_bytes(b"")
@@ -286,6 +289,24 @@ def test_a_probe_that_unfolds_or_lies_about_its_size_is_refused(
     assert "\n" not in str(error.value)
 
 
+def test_a_probe_without_numbers_proves_nothing(tmp_path: Path) -> None:
+    import numpy as np
+
+    one, nothing = np.ones((1, 2), np.float32), np.full((1, 2), np.nan, np.float32)
+    for given, expected in ((one, nothing), (nothing, one)):
+        np.savez(tmp_path / PROBE, input_0=given, output_0=expected)
+        with pytest.raises(EngineError, match="an array without a finite number, which proves nothing"):
+            read_probe(tmp_path)
+
+
+def test_a_probe_of_another_engine_is_told(logged: Logged) -> None:
+    package = open_package(logged.packages["openvino"])
+    probe, spec = read_probe(package.engine), package.manifest.spec
+    assert probe.misfit(spec) == ""
+    assert probe.misfit(spec.model_copy(update={"outputs": spec.outputs * 2})) == "it has 1 output, and the engine 2"
+    assert "its input 'input' has the shape (1, 10, 16)" in probe.misfit(spec.model_copy(update={"batch_sizes": (7,)}))
+
+
 @pytest.mark.parametrize("name", ["manifest.json", DIGEST_FILE, "engine/spec.json"])
 def test_what_is_no_file_is_waited_for_by_nobody(logged: Logged, tmp_path: Path, name: str) -> None:
     package = logged.copy("onnxruntime", tmp_path / "package")
@@ -311,6 +332,14 @@ def test_what_is_no_file_is_waited_for_by_nobody(logged: Logged, tmp_path: Path,
         (lambda content: content["spec"].update(batch_sizes=["1"]), "batch_sizes"),
         (lambda content: content["spec"]["target"].update(power="nuclear"), "target"),
         (lambda content: content["spec"]["target"].update(threads="2"), "threads"),
+        (lambda content: content["spec"]["target"].update(threads=-5), "threads compute nothing"),
+        (lambda content: content["spec"]["target"].update(mode="evil"), "target.mode"),
+        (lambda content: content["spec"].update(batch_sizes=[1, 1]), "stands in it twice"),
+        (lambda content: content["spec"].update(batch_sizes=list(range(1, 100_000))), "batch_sizes"),
+        (lambda content: content["spec"].update(outputs=[]), "outputs"),
+        (lambda content: content["spec"]["packages"].update({"--index-url": "1"}), "packages"),
+        (lambda content: content["spec"].update(compiler="openvino"), "spec.json contradicts the manifest"),
+        (lambda content: content["spec"].update(batch_sizes=[7]), "spec.json contradicts the manifest"),
         (lambda content: content["compiled"]["stages"].update(save=-1.0), "stages"),
     ],
 )

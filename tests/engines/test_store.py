@@ -28,6 +28,7 @@ def written(directory: Path, text: str = "code") -> Path:
     (directory / "nested").mkdir(parents=True)
     (directory / "model.bin").write_bytes(text.encode() * 1000)
     (directory / "nested" / "explanation-b1.json").write_text("{}")
+    engine_spec().write(directory)
     return directory
 
 

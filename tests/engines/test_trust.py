@@ -116,6 +116,30 @@ def test_where_rules_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [rule.trust for rule in trust.load().sources] == ["signed"]
 
 
+def test_rules_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
+    """Without them everybody would be believed."""
+    home = tmp_path / "other"
+    home.mkdir()
+    file = home / trust.FILE
+    file.symlink_to(tmp_path / "unmounted" / trust.FILE)
+    with pytest.raises(UsageError, match=r"cannot read the trust rules .*: No such file"):
+        trust.load(home=home)
+    assert trust.load() == EVERYTHING
+    (tmp_path / "unmounted").mkdir()
+    (tmp_path / "unmounted" / trust.FILE).write_text("sources: []\n")
+    assert trust.load(home=home).sources == ()
+    for mode in (0o666, 0o664):
+        file.chmod(mode)
+        with pytest.raises(UsageError, match=r"trust\.yaml may be written by other users; chmod go-w"):
+            trust.load(home=home)
+    for name in ("trust.yml", "Trust.yaml"):
+        file.unlink()
+        file = home / name
+        file.write_text("sources: []\n")
+        with pytest.raises(UsageError, match=f"{name} are not read: rename the file to trust.yaml"):
+            trust.load(home=home)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -10,7 +10,6 @@ import pytest
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.engines import compatibility
 from tests.support.sources import PACKAGES
-from tests.support.specs import engine_spec
 
 PICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 BETWEEN_PARENT_AND_CHILD = {"compilers/tvm/pool.py", "compilers/tvm/worker.py", "compilers/tvm/tuning.py"}
@@ -61,8 +60,8 @@ def test_an_engine_that_is_a_program_is_called_one(name: str) -> None:
     data = {"onnxruntime", "openvino"}
     known = {"tvm", "torchscript", "torch-compile", "identity", "tensorrt", *data}
     if name in known:
-        assert bool(compatibility.program(engine_spec(compiler=name))) is (name not in data)
+        assert bool(compatibility.program(name)) is (name not in data)
 
 
 def test_an_unknown_compiler_makes_programs() -> None:
-    assert compatibility.program(engine_spec(compiler="nobody")) == "unknown to this machine"
+    assert compatibility.program("nobody") == "unknown to this machine"

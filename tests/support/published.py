@@ -13,7 +13,7 @@ import pytest
 from mlflow import MlflowClient
 
 import mlflow_ngraph
-from mlflow_ngraph.engines.files import sha256
+from mlflow_ngraph.engines.files import digest_files, sha256
 from mlflow_ngraph.engines.manifest import DIGEST_FILE
 from mlflow_ngraph.engines.package import digest_line
 from mlflow_ngraph.engines.probe import FILE as PROBE
@@ -22,11 +22,23 @@ from mlflow_ngraph.tracking.download import Remote, of_model
 MEGABYTE = 1 << 20
 
 
+def own_files(package: Path) -> dict[str, str]:
+    """Digests of what has to be as it was logged, byte for byte; a pull writes the rest anew."""
+    found = digest_files(package)
+    return {path: digest for path, digest in found.items() if path.startswith(("engine/", "manifest"))}
+
+
 def rewrite(package: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a manifest, and the digest beside it with it."""
-    path = package / "manifest.json"
+    """Change a manifest, and the digest beside it with it; another specification stands in the engine's directory too."""
+    path, engine = package / "manifest.json", package / "engine"
     content = json.loads(path.read_text())
+    before = json.dumps(content["spec"])
     change(content)
+    if json.dumps(content["spec"]) != before:
+        (engine / "spec.json").write_text(json.dumps(content["spec"]))
+        content["files"]["engine/spec.json"] = sha256(engine / "spec.json")
+        content["size_bytes"] = sum(file.stat().st_size for file in engine.rglob("*") if file.is_file())
+        (package / "MLmodel").unlink(missing_ok=True)  # it says the former
     path.write_text(json.dumps(content))
     (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
 

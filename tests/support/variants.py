@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Callable
@@ -15,10 +14,8 @@ import pytest
 from scipy import stats
 
 import mlflow_ngraph
-from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.manifest import DIGEST_FILE
-from mlflow_ngraph.engines.package import digest_line
 from tests.support.logged import Logged
+from tests.support.published import rewrite
 
 ROUNDS = 10
 Change = Callable[[dict[str, Any]], None]
@@ -48,28 +45,28 @@ class Shelf:
         package = Path(
             shutil.copytree(self.logged.packages[compiler], self.place / f"{len(list(self.place.iterdir()))}")
         )
-        path = package / "manifest.json"
-        manifest = json.loads(path.read_text())
-        manifest["origin"].update(device=device, study_id=f"study-{package.name}")
-        manifest["origin"]["fingerprint"]["digest"] = machine
         figures = {
             "throughput": throughput, "throughput_ci_low": throughput * 0.99, "throughput_ci_high": throughput / 0.99,
             "throughput_log_se": -math.log(0.99) / float(stats.t.ppf(0.975, ROUNDS - 1)), "throughput_df": ROUNDS - 1.0,
             "rounds": ROUNDS, "latency_p50_ms": 1e3 / throughput, "latency_p50_ms_log_se": 0.003, "latency_p50_ms_df": ROUNDS - 1.0, "cpu_percent": 50.0, "parity_cosine": 1.0,
         }  # fmt: skip
-        manifest["figures"] = [
-            {
-                "batch": batch,
-                "verdict": verdict,
-                "reason": "" if verdict == "ok" else "it hung",
-                "noise": "",
-                "metrics": figures,
-            }
-            for batch in batches
-        ]
-        change(manifest)
-        path.write_text(json.dumps(manifest))
-        (package / DIGEST_FILE).write_text(digest_line(sha256(path)))
+
+        def changed(manifest: dict[str, Any]) -> None:
+            manifest["origin"].update(device=device, study_id=f"study-{package.name}")
+            manifest["origin"]["fingerprint"]["digest"] = machine
+            manifest["figures"] = [
+                {
+                    "batch": batch,
+                    "verdict": verdict,
+                    "reason": "" if verdict == "ok" else "it hung",
+                    "noise": "",
+                    "metrics": figures,
+                }
+                for batch in batches
+            ]
+            change(manifest)
+
+        rewrite(package, changed)
         return str(mlflow_ngraph.log_model(package, **options).model_id)
 
 

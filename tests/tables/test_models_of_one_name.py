@@ -37,11 +37,11 @@ def two_users() -> pd.DataFrame:
 def test_rows_of_two_models_stand_beside_each_other() -> None:
     frame = two_users()
     assert len(latest(frame)) == 4
-    shown = compare(frame, columns=("compiler_label",))["openvino"]
+    shown = compare(frame, columns=("compiler_label",)).table["openvino"]
     assert shown.to_dict() == {
         ("lin (a1a1a1a1)", 1): 10.0, ("lin (a1a1a1a1)", 2): 20.0, ("lin (b2b2b2b2)", 1): 30.0, ("lin (b2b2b2b2)", 2): 40.0,
     }  # fmt: skip
-    table = recommend(frame)
+    table = recommend(frame).table
     assert set(table.loc[table["rank"] == 1, "workload"]) == {f"{REF}@a1a1a1a1", f"{REF}@b2b2b2b2"}
 
 
@@ -117,14 +117,14 @@ def test_a_gate_follows_the_name_and_says_that_the_weights_changed() -> None:
     frame = two_users()
     old, new = (Side(name, frame[frame["study_id"] == name].reset_index(drop=True)) for name in ("1", "2"))
     judged = gate(new, old)
-    assert (judged.attrs["common"], judged.attrs["changed"]) == (2, ["lin (a1a1a1a1)"])
-    assert gate(old, old).attrs["changed"] == []
+    assert (judged.about["common"], judged.about["changed"]) == (2, ["lin (a1a1a1a1)"])
+    assert gate(old, old).about["changed"] == []
 
 
 def test_a_history_follows_the_name() -> None:
     followed = history(two_users(), "lin/openvino/b1")
-    assert followed["study_id"].tolist() == ["1", "2"]
-    assert followed.attrs["models"] == 2
+    assert followed.table["study_id"].tolist() == ["1", "2"]
+    assert followed.about["models"] == 2
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -148,5 +148,5 @@ def test_records_of_two_users_never_merge(seed: int) -> None:
         alone = latest(table(**{name: [row[name] for row in rows if row["user"] == user] for name in rows[0]}))
         mine = together[together["user"] == user]
         assert sorted(mine[told].itertuples(index=False)) == sorted(alone[told].itertuples(index=False))
-    shown = compare(together, include=["failed", "left_out"])
+    shown = compare(together, include=["failed", "left_out"]).table
     assert shown.size - int(shown.isna().to_numpy().sum()) == len(together)

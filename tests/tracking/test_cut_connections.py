@@ -13,14 +13,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.release import pulling
 from mlflow_ngraph.release.pulling import Pulled, pull_engine
 from tests.support.cutting import CuttingProxy
 from tests.support.logged import Logged
-from tests.support.published import MEGABYTE, padded, publish
+from tests.support.published import MEGABYTE, own_files, padded, publish
 
 pytestmark = pytest.mark.usefixtures("compilers")
 
@@ -58,7 +57,7 @@ def pulled(proxy: CuttingProxy, uri: str, target: Path) -> Pulled:
 
 def finished(proxy: CuttingProxy, ground: Path) -> set[str]:
     """Files that an interrupted call brought whole: the server has sent them and they are in their place."""
-    there = set(digest_files(ground / "package")) if ground.exists() else set()
+    there = set(own_files(ground / "package")) if ground.exists() else set()
     sent = {unquote(one.path) for one in proxy.files() if one.whole}
     return {path for path in there if any(name.endswith(f"/{path}") for name in sent)}
 
@@ -84,7 +83,7 @@ def test_wherever_the_connection_is_cut_the_next_call_completes_the_pull(
 ) -> None:
     server, uri, whole = proxy
     monkeypatch.setattr(pulling, "LoadCheck", Waved)
-    expected = digest_files(whole)
+    expected = own_files(whole)
     total = sum((whole / path).stat().st_size for path in expected)
     resumed = 0
     for number in range(CUTS):
@@ -98,7 +97,7 @@ def test_wherever_the_connection_is_cut_the_next_call_completes_the_pull(
         done = finished(server, ground)
         server.arm(None)
         assert pulled(server, uri, target).state == "pulled"
-        assert digest_files(target) == expected
+        assert own_files(target) == expected
         open_package(target)
         assert not ground.exists()
         again = {unquote(one.path) for one in server.files()}
@@ -122,7 +121,7 @@ def test_a_server_that_is_back_soon_is_not_noticed(
         assert pulled(server, uri, tmp_path / "engine").state == "pulled"
     finally:
         server.stays_down = True
-    assert digest_files(tmp_path / "engine") == digest_files(whole)
+    assert own_files(tmp_path / "engine") == own_files(whole)
     asked = [one.path for one in server.files()]
     assert len(asked) > len(set(asked)), "nothing was cut, so nothing was asked for again"
 
@@ -144,7 +143,7 @@ def test_a_server_without_parts_sends_only_unfinished_files_again(
         server.ranges = True
     again = [unquote(one.path) for one in server.files()]
     assert not [path for path in done if path != "manifest.json" and any(name.endswith(f"/{path}") for name in again)]
-    assert digest_files(tmp_path / "engine") == digest_files(whole)
+    assert own_files(tmp_path / "engine") == own_files(whole)
 
 
 def test_a_process_that_is_killed_leaves_what_the_next_one_completes(
@@ -166,6 +165,6 @@ def test_a_process_that_is_killed_leaves_what_the_next_one_completes(
     assert (tmp_path / ".engine.pull").is_dir()
     server.arm(None)
     assert pulled(server, uri, target).state == "pulled"
-    assert digest_files(target) == digest_files(whole)
+    assert own_files(target) == own_files(whole)
     assert sum(one.sent for one in server.files()) < sum(PADDING_MB.values()) * MEGABYTE
     assert [path.name for path in tmp_path.iterdir()] == ["engine"]

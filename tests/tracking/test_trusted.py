@@ -42,7 +42,8 @@ ONLY_WITHIN = {
         f"{PACKAGE}.tracking.manifests",
         f"{PACKAGE}.tracking.signature_files",
     },
-    f"{PACKAGE}.tracking.download.pull": {f"{PACKAGE}.cli.verify"},
+    # To check an engine that is promoted or signed; nothing of it is loaded.
+    f"{PACKAGE}.tracking.download.pull": {f"{PACKAGE}.cli.verify", f"{PACKAGE}.release.logged_engine"},
 }
 """Who may use what, besides the module that it is in."""
 FILES = {f"{PACKAGE}.tracking.download.fill", f"{PACKAGE}.tracking.download.files"}

@@ -20,9 +20,12 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
+from mlflow_ngraph import addresses
+from mlflow_ngraph.engines import trust
 from mlflow_ngraph.engines.package import Package, open_package, read_manifest
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.home import location
+from mlflow_ngraph.release import consent
 from mlflow_ngraph_serve import source
 from mlflow_ngraph_serve.settings import Settings, check_name
 
@@ -50,6 +53,8 @@ class Deployment:
     created_at: float = 0.0
     """Unix seconds."""
     updated_at: float = 0.0
+    source: str = ""
+    """Address that the trust rules are asked about: of a tracking server, or of a directory."""
 
 
 class Root:
@@ -88,14 +93,16 @@ class Root:
             raise EngineError(f"{path} is not readable: {error}; delete the deployment and create it again") from None
 
     def package(self, deployment: Deployment) -> Package:
-        """The package of a deployment, with every file compared with its digest.
+        """The package of a deployment to load, with every file compared with its digest.
 
         Raises
         ------
         EngineError
-            It is damaged.
+            It is damaged, or not trusted any more.
         """
-        return open_package(self.place(deployment), deployment.digest)
+        package = open_package(self.place(deployment), deployment.digest)
+        consent.require_package(package, deployment.source, trust.load(), run=False)
+        return package
 
     def manifest(self, deployment: Deployment) -> Manifest:
         """Manifest of a deployment's engine; its other files are not checked.
@@ -127,9 +134,9 @@ class Root:
         with self._changing():
             if path.exists():
                 raise UsageError(f"there is a deployment {name!r} at {self.directory}: update or delete it")
-            digest = self._bring(model_uri, tracking_uri)
+            digest, origin = self._bring(model_uri, tracking_uri)
             now = time.time()
-            return self._write(Deployment(name, model_uri, digest, dict(config), now, now))
+            return self._write(Deployment(name, model_uri, digest, dict(config), now, now, origin))
 
     def update(
         self, name: str, model_uri: str | None, config: Mapping[str, Any], tracking_uri: str | None
@@ -148,8 +155,8 @@ class Root:
                 raise UsageError(f"{absent[0]}: deployment {name!r} has no such option that could be taken back")
             merged = {option: value for option, value in {**old.config, **config}.items() if value != ""}
             check_config(merged)
-            digest = old.digest if model_uri is None else self._bring(model_uri, tracking_uri)
-            changed = Deployment(name, model_uri or old.model_uri, digest, merged, old.created_at, time.time())
+            digest, origin = (old.digest, old.source) if model_uri is None else self._bring(model_uri, tracking_uri)
+            changed = Deployment(name, model_uri or old.model_uri, digest, merged, old.created_at, time.time(), origin)
             return self._write(changed)
 
     def delete(self, name: str) -> None:
@@ -185,8 +192,8 @@ class Root:
         finally:
             lock.release()
 
-    def _bring(self, model_uri: str, tracking_uri: str | None) -> str:
-        """Put a proven package among the others, and return its digest."""
+    def _bring(self, model_uri: str, tracking_uri: str | None) -> tuple[str, str]:
+        """Put a proven package among the others, and return its digest and source."""
         incoming = self.directory / _INCOMING / uuid4().hex
         try:
             if source.is_directory(model_uri):
@@ -194,18 +201,20 @@ class Root:
                 shutil.copytree(checked.directory, incoming)
                 # What was proven is what was copied.
                 package = open_package(incoming, checked.digest)
+                origin = checked.directory.resolve().as_uri()
             else:
                 from mlflow_ngraph.release.pulling import pull_engine
 
-                package = pull_engine(model_uri, incoming, tracking_uri=tracking_uri).package
+                pulled = pull_engine(model_uri, incoming, tracking_uri=tracking_uri)
+                package, origin = pulled.package, addresses.shown(pulled.remote.tracking_uri)
             place = self.directory / _PACKAGES / package.digest
             if place.exists():
                 if _whole(place, package.digest):
-                    return package.digest
+                    return package.digest, origin
                 shutil.rmtree(place)
             incoming.rename(place)
             _sync(place.parent)
-            return package.digest
+            return package.digest, origin
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.package import open_package, read_manifest, require
 from mlflow_ngraph.engines.verification import verify
+from mlflow_ngraph.release import consent
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
@@ -23,7 +24,12 @@ def is_directory(source: str) -> bool:
 
 
 def obtain(
-    source: str, tracking_uri: str | None = None, trust: str | None = None, progress: Progress | None = None
+    source: str,
+    tracking_uri: str | None = None,
+    trust: str | None = None,
+    progress: Progress | None = None,
+    *,
+    run: bool = False,
 ) -> Package:
     """A package on this machine that is trusted and complete, fits the machine, and computes the same as its model.
 
@@ -31,6 +37,8 @@ def obtain(
     ----------
     source : str
         A directory, or a source for `pull_engine`, which is pulled to its usual place unless it is there.
+    run : bool
+        Let a program run although no rule allows it.
 
     Raises
     ------
@@ -43,13 +51,13 @@ def obtain(
     """
     if is_directory(source):
         require(Path(source))
-        return proven(Path(source), trust)
+        return proven(Path(source), trust, run=run)
     from mlflow_ngraph.release.pulling import pull_engine
 
-    return pull_engine(source, tracking_uri=tracking_uri, trust=trust, progress=progress).package
+    return pull_engine(source, tracking_uri=tracking_uri, trust=trust, progress=progress, run=run).package
 
 
-def proven(directory: Path, trust: str | None = None) -> Package:
+def proven(directory: Path, trust: str | None = None, *, run: bool = False) -> Package:
     """The package in a directory, after every check; nothing of it runs unless the rules trust it.
 
     Raises
@@ -57,7 +65,8 @@ def proven(directory: Path, trust: str | None = None) -> Package:
     EngineError
         One of them finds a problem.
     """
-    package = _trusted(directory, trust)
+    package = read_manifest(directory)
+    consent.require_package(package, directory, trusting.load(trust), run=run)
     verify(directory, package.digest).require()
     return package
 
@@ -70,14 +79,9 @@ def whole(directory: Path, trust: str | None = None) -> Package:
     EngineError
         It is not trusted, or damaged.
     """
-    return open_package(directory, _trusted(directory, trust).digest)
-
-
-def _trusted(directory: Path, trust: str | None) -> Package:
-    rules = trusting.load(trust)
     package = read_manifest(directory)
-    trusting.require_package(package, directory, rules)
-    return package
+    trusting.require_package(package, directory, trusting.load(trust))
+    return open_package(directory, package.digest)
 
 
 def default_name(package: Package) -> str:

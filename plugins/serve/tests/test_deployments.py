@@ -68,6 +68,22 @@ def test_an_engine_is_kept_under_a_name(client: NGraphDeployments, logged: Logge
         client.get_deployment("r50")
 
 
+def test_rules_are_asked_when_a_deployment_is_used(
+    client: NGraphDeployments, logged: Logged, tmp_path: Path, tracking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By where the engine came from, which is not where it is kept."""
+    model = f"models:/{logged.models['openvino']}"
+    client.create_deployment("server", model)
+    client.create_deployment("directory", str(logged.packages["openvino"]))
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(f"sources: [{{uri: '{tracking}', trust: allowed}}]\n")
+    monkeypatch.setenv("NGRAPH_TRUST", str(rules))
+    inputs = read_probe(logged.packages["openvino"] / "engine").inputs[0]
+    assert client.predict("server", inputs)
+    with pytest.raises(MlflowException, match=r"engines from file:///.* are not trusted: no rule allows it"):
+        client.predict("directory", inputs)
+
+
 def test_predictions_are_those_of_the_engine(client: NGraphDeployments, logged: Logged, tmp_path: Path) -> None:
     package = logged.packages["openvino"]
     client.create_deployment("r50", str(package))

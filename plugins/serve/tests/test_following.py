@@ -284,7 +284,12 @@ def test_a_channel_says_when_nobody_is_there() -> None:
 def test_somebody_takes_connections_until_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What connects while a socket is open and nobody accepts would be reset."""
     ended: list[list[object]] = []
-    monkeypatch.setattr(handover, "end_all", lambda servers: ended.append(servers) is None)
+
+    def end_all(servers: list[object]) -> bool:
+        ended.append(servers)
+        return True
+
+    monkeypatch.setattr(handover, "end_all", end_all)
     with listen("127.0.0.1", 0) as listening:
         public = Public("net", Settings.read({}), listening)
         ignore: Any = lambda *_: None  # noqa: E731

@@ -8,7 +8,7 @@ import click
 
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.transfers import arriving
-from mlflow_ngraph.cli.trust_options import trust_option
+from mlflow_ngraph.cli.trust_options import run_option, trust_option
 
 
 @click.command("export-triton")
@@ -19,6 +19,7 @@ from mlflow_ngraph.cli.trust_options import trust_option
 @click.option("--max-p99-ms", type=float, help="The latency that 99 of 100 answers shall keep.")
 @click.option("--tracking-uri", metavar="URI", help="Where models: are; by default what MLflow is configured to use.")
 @trust_option
+@run_option
 @output.json_option
 def export_triton(
     engine: str,
@@ -28,6 +29,7 @@ def export_triton(
     max_p99_ms: float | None,
     tracking_uri: str | None,
     trust: str | None,
+    run: bool,
     as_json: bool,
 ) -> int:
     """Write an engine into DIR as a model for NVIDIA Triton: ONNX Runtime, OpenVINO, TensorRT and TorchScript.
@@ -43,7 +45,11 @@ def export_triton(
     # The files are compared with their digests; whether the engine fits is a question for Triton's machine.
     local = source.is_directory(engine)
     with arriving("pulling") as progress:
-        package = source.whole(Path(engine), trust) if local else source.obtain(engine, tracking_uri, trust, progress)
+        package = (
+            source.whole(Path(engine), trust)
+            if local
+            else source.obtain(engine, tracking_uri, trust, progress, run=run)
+        )
     called = check_name(name) if name is not None else source.default_name(package)
     made = export(package, repository, called, batch=batch_size, wishes=wishes)
     if as_json:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.cli.trust_options import trust_option
+from mlflow_ngraph.cli.trust_options import run_option, trust_option
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.validation import duration_s
 from mlflow_ngraph_serve.cli.serving_options import serving_options
@@ -41,6 +41,7 @@ _FOR_SERVING = "watch_for"
 @serving_options
 @click.option("--tracking-uri", metavar="URI", help="Where the alias is; by default what MLflow is configured to use.")
 @trust_option
+@run_option
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where journals and engines are kept.")
 @click.pass_context
 def follow(
@@ -58,6 +59,7 @@ def follow(
     name: str | None,
     tracking_uri: str | None,
     trust: str | None,
+    run: bool,
     home: Path | None,
     **options: Any,
 ) -> int:
@@ -87,6 +89,8 @@ def follow(
         device=device or socket.gethostname(),
         every_s=_seconds("--every", every),
         trust=trust,
+        run=run,
+        home=home,
         again=again,
         other_interface=other_interface,
         **(_serving(name, model, _seconds("--watch-for", watch_for), options) if serve else {}),

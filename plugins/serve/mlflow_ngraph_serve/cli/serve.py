@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from mlflow_ngraph.cli.transfers import arriving
-from mlflow_ngraph.cli.trust_options import trust_option
+from mlflow_ngraph.cli.trust_options import run_option, trust_option
 from mlflow_ngraph_serve.cli.serving_options import serving_options
 
 
@@ -16,7 +16,8 @@ from mlflow_ngraph_serve.cli.serving_options import serving_options
 @serving_options
 @click.option("--tracking-uri", metavar="URI", help="Where models: are; by default what MLflow is configured to use.")
 @trust_option
-def serve(engine: str, name: str | None, tracking_uri: str | None, trust: str | None, **options: Any) -> int:
+@run_option
+def serve(engine: str, name: str | None, tracking_uri: str | None, trust: str | None, run: bool, **options: Any) -> int:
     """Serve an engine over HTTP, by the Open Inference Protocol (KServe v2) with binary tensors.
 
     PATH is the directory of an engine package; its files, whether it fits, and its outputs are checked first. URI is
@@ -33,5 +34,5 @@ def serve(engine: str, name: str | None, tracking_uri: str | None, trust: str | 
     if name is not None:
         check_name(name)
     with arriving("pulling") as progress:
-        package = source.obtain(engine, tracking_uri, trust, progress)
+        package = source.obtain(engine, tracking_uri, trust, progress, run=run)
     process.become(package, name or source.default_name(package), settings)

@@ -17,6 +17,7 @@ from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.processes.python_command import command
+from mlflow_ngraph.release import consent
 from mlflow_ngraph_serve.following.channel import Channel, Message
 from mlflow_ngraph_serve.following.engine_server import Public
 from mlflow_ngraph_serve.following.followed import Champion
@@ -57,13 +58,13 @@ def follow(options: FollowerOptions, say: Callable[[str], None]) -> None:
         It has ended.
     """
     state = FollowerState(options.directory)
-    rules = trusting.load(options.trust)
+    rules = trusting.load(options.trust, options.home)
     trusting.require_source(options.tracking_uri, rules)
     with ExitStack() as stack:
         problem = stack.enter_context(state.held())
         if problem:
             say(problem)
-        objection = _objection(state.good, options.tracking_uri, rules)
+        objection = _objection(state.good, options, rules)
         if objection:
             say(objection)
         if options.again:
@@ -208,6 +209,8 @@ class Follower:
             alias=options.alias,
             tracking_uri=options.tracking_uri,
             trust=options.trust,
+            run=options.run,
+            home=None if options.home is None else str(options.home),
             directory=str(options.directory),
             device=options.device,
             every_s=options.every_s,
@@ -287,7 +290,7 @@ def _change(good: KeptEngine | None, engine: KeptEngine) -> str:
     return compatibility.other_interface(after, before)
 
 
-def _objection(good: KeptEngine | None, tracking_uri: str, rules: Rules) -> str:
+def _objection(good: KeptEngine | None, options: FollowerOptions, rules: Rules) -> str:
     """Objection to the engine of an earlier start; empty without one, or without an engine.
 
     Somebody may have changed their mind about it: it is believed as one that comes from its server now.
@@ -295,7 +298,8 @@ def _objection(good: KeptEngine | None, tracking_uri: str, rules: Rules) -> str:
     if good is None:
         return ""
     try:
-        trusting.require_package(read_manifest(Path(good.directory), good.digest), tracking_uri, rules)
+        package = read_manifest(Path(good.directory), good.digest)
+        consent.require_package(package, options.tracking_uri, rules, run=options.run, home=options.home)
     except EngineError as error:
         return f"version {good.version} is not used as it is here: {error}"
     return ""

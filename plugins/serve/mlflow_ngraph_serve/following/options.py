@@ -25,6 +25,10 @@ class FollowerOptions:
     every_s: float
     """Interval between two lookups of the alias."""
     trust: str | None = None
+    run: bool = False
+    """Let engines that are programs run although no rule allows them."""
+    home: Path | None = None
+    """Home with the rules and consents; None: the default one."""
     again: bool = False
     """Try refused versions again."""
     other_interface: bool = False

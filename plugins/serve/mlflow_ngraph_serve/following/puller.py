@@ -36,7 +36,7 @@ class Puller:
     Parameters
     ----------
     order : Message
-        ``name``, ``alias``, ``tracking_uri``, ``trust``, ``directory`` (of the follower), ``device``, ``every_s``, and ``settled``: the version that needs nothing, if the alias points at it.
+        ``name``, ``alias``, ``tracking_uri``, ``trust``, ``run``, ``home``, ``directory`` (of the follower), ``device``, ``every_s``, and ``settled``: the version that needs nothing, if the alias points at it.
     say : Callable[..., None]
         Takes messages for the follower.
     """
@@ -116,7 +116,8 @@ class Puller:
             if other.name != f".{place.name}.pull":
                 shutil.rmtree(other, ignore_errors=True)
         source = f"models:/{order['name']}/{champion.version}"
-        return pull_engine(source, place, tracking_uri=order["tracking_uri"], trust=order["trust"], force=True)
+        how = {name: order[name] for name in ("tracking_uri", "trust", "run", "home")}
+        return pull_engine(source, place, **how, force=True)
 
     def _tell_marks(self) -> None:
         """Write tags. A server that forbids it is reported once, and is no error."""

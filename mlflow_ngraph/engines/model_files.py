@@ -1,0 +1,131 @@
+"""Check the files that make a package a model of MLflow: they follow from its manifest, and bring no code of their own.
+
+MLflow installs the requirements and imports the loader before anything of this package compares a digest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlflow_ngraph import documents
+from mlflow_ngraph.compilers.spec import EngineSpec
+from mlflow_ngraph.engines.manifest import FILE, Manifest, is_of_mlflow
+from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.text import shortened
+from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+
+FLAVOR = "ngraph"
+LOADER = "mlflow_ngraph.release.flavor"
+MODEL, REQUIREMENTS, CONDA, PYTHON_ENV = "MLmodel", "requirements.txt", "conda.yaml", "python_env.yaml"
+WHEELS = "wheels"
+_FACTS = frozenset({
+    "artifact_path", "is_signature_from_type_hint", "mlflow_version", "model_id", "model_size_bytes", "model_uuid", "run_id",
+    "type_hint_from_example", "utc_time_created",
+})  # fmt: skip
+"""Keys of an MLmodel that differ from one to the next, and name neither code nor files."""
+_VERSION = r"\d[\w.+!]*"
+_COMPARED = rf" ?(===?|[<>~!]=|[<>]) ?{_VERSION}(\.\*)?"
+_PLAIN = re.compile(rf"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?({_COMPARED}(,{_COMPARED})*)?", re.ASCII)
+"""A requirement that names a distribution and versions: no option, address or path."""
+
+
+def check(directory: Path, manifest: Manifest) -> None:
+    """Check the files of MLflow that a package has.
+
+    Raises `EngineError` with the first one that does not follow from the manifest, and what in it does not.
+    """
+    present = [name for name in (REQUIREMENTS, MODEL, CONDA, PYTHON_ENV) if (directory / name).exists()]
+    lines: list[str] = []
+    for name in present:
+        path = directory / name
+        try:
+            if name == REQUIREMENTS:
+                lines = documents.content(path).decode().splitlines()
+                strange = [shortened(line) for line in lines if not _is_plain(line, directory)]
+                problem = f"{strange[0]} is no distribution with a version" if strange else ""
+            else:
+                found = documents.from_yaml(path)
+                if name == MODEL and isinstance(found, dict):
+                    found = {key: value for key, value in found.items() if key not in _FACTS and value is not None}
+                problem = _difference(_expected(manifest, lines)[name], found)
+        except (OSError, ValueError) as error:
+            raise EngineError(f"{path} is not readable: {error}") from None
+        if problem:
+            raise EngineError(f"{path} is not what mlflow-ngraph writes: {problem}")
+
+
+def _is_plain(line: str, directory: Path) -> bool:
+    """True if a requirement is a distribution or the package's own wheel."""
+    wheel = line.removeprefix("./")
+    own = wheel.startswith(f"{WHEELS}/") and is_of_mlflow(wheel) and (directory / wheel).is_file()
+    return own or _PLAIN.fullmatch(line) is not None
+
+
+def _expected(manifest: Manifest, lines: Sequence[str]) -> dict[str, Any]:
+    """Content of the YAML files, with patterns where it depends on the machine that wrote them."""
+    spec, version = manifest.spec, re.compile(_VERSION)
+    return {
+        MODEL: {
+            "flavors": {
+                "python_function": {
+                    "env": {"conda": CONDA, "virtualenv": PYTHON_ENV},
+                    "loader_module": LOADER,
+                    "python_version": version,
+                },
+                FLAVOR: flavor(spec, manifest.compiler_version),
+            },
+            "signature": {"inputs": _schema(spec.inputs), "outputs": _schema(spec.outputs), "params": None},
+        },
+        CONDA: {
+            "name": "mlflow-env",
+            "channels": ["conda-forge"],
+            "dependencies": [re.compile(f"python={_VERSION}"), re.compile(f"pip(<={_VERSION})?"), {"pip": list(lines)}],
+        },
+        PYTHON_ENV: {
+            "python": version,
+            "build_dependencies": [re.compile(f"{tool}(=={_VERSION})?") for tool in ("pip", "setuptools", "wheel")],
+            "dependencies": [f"-r {REQUIREMENTS}"],
+        },
+    }
+
+
+def flavor(spec: EngineSpec, compiler_version: str | None) -> dict[str, Any]:
+    """Content of the flavor in the MLmodel."""
+    return {
+        "manifest": FILE,
+        "workload": spec.workload,
+        "compiler": spec.compiler,
+        "compiler_version": compiler_version,
+        "precision": spec.target.precision,
+        "batch_sizes": list(spec.batch_sizes),
+        "code": None,
+    }
+
+
+def _schema(tensors: Sequence[TensorSpec]) -> str:
+    """Tensors in MLflow's words."""
+    shapes = [[-1 if size == BATCH else size for size in tensor.shape] for tensor in tensors]
+    return json.dumps([
+        {"name": tensor.name, "type": "tensor", "tensor-spec": {"dtype": tensor.dtype, "shape": shape}}
+        for tensor, shape in zip(tensors, shapes, strict=True)
+    ])  # fmt: skip
+
+
+def _difference(expected: Any, found: Any) -> str:
+    """First place in which documents differ; empty without one."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for name in [*found, *expected]:
+            if name not in expected or name not in found:
+                return f"{shortened(name)} is {'unknown' if name in found else 'missing'}"
+            if inside := _difference(expected[name], found[name]):
+                return f"{name}: {inside}"
+        return ""
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        return next(filter(None, map(_difference, expected, found)), "")
+    if isinstance(expected, re.Pattern):
+        return "" if expected.fullmatch(str(found)) else f"{shortened(found)} is no {expected.pattern}"
+    return "" if found == expected else f"{shortened(found)}, not {shortened(expected)}"
