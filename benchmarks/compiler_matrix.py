@@ -56,8 +56,9 @@ def measured(study: Study, home: Path | None, workloads: str, *, anew: bool) -> 
     if not chosen:
         sys.exit(f"study {study.name} has no workload like {workloads}")
     study = study.model_copy(update={"workloads": chosen})
-    key = study_directories.study_key(study, create(study.device).name, fingerprint()["digest"])
-    begun = study_directories.newest(home_directory.directory(home), key) is not None
+    machine = fingerprint()["digest"]
+    key = study_directories.study_key(study, create(study.device).name, machine)
+    begun = study_directories.newest(home_directory.directory(home), key, machine) is not None
     resume = "never" if anew else "always" if begun else "auto"
     return run_study(study, resume=resume, home=home, offline=True, observer=Said()).record  # type: ignore[arg-type]
 

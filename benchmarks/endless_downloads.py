@@ -59,7 +59,9 @@ def doors(location: str, uri: str) -> dict[str, tuple[int, Callable[[Path], obje
 
     remote = download.Remote(uri, location, "m-1", None, DIGEST, signed=True)
     # Its other fields are of no account before the files are there.
-    manifest = Manifest.model_construct(size_bytes=ENGINE_BYTES, files=dict.fromkeys([*FILES, "MLmodel"], DIGEST))
+    manifest = Manifest.model_construct(  # type: ignore[call-arg]
+        size_bytes=ENGINE_BYTES, files=dict.fromkeys([*FILES, "MLmodel"], DIGEST)
+    )
 
     def files(names: list[str]) -> Callable[[Path], object]:
         return lambda directory: download.files(remote, manifest, names, directory)

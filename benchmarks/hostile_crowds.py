@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -143,7 +144,8 @@ def _beside(name: str, directory: Path, request: bytes, seconds: float) -> bool:
 def _stopped(directory: Path, request: bytes) -> int:
     """Requests that were sent and reset when the server was stopped."""
     with _served(directory) as (server, port):
-        stop, resets = threading.Event(), []
+        resets: list[Any] = []
+        stop = threading.Event()
         clients = [
             threading.Thread(target=_ask_until_refused, args=(port, request, number % 2 == 0, stop, resets))
             for number in range(40)

@@ -70,8 +70,9 @@ def built(name: str, workloads: Sequence[Any], build_for: str, home: Path | None
         builds="alone",  # so that the seconds can be compared
         cache="off",
     )
-    key = study_directories.study_key(study, study.device, fingerprint()["digest"])
-    begun = study_directories.newest(home_directory.directory(home), key) is not None
+    machine = fingerprint()["digest"]
+    key = study_directories.study_key(study, study.device, machine)
+    begun = study_directories.newest(home_directory.directory(home), key, machine) is not None
     outcome = run_study(study, home=home, offline=True, resume="always" if begun else "never")
     return outcome.record, outcome.directory
 

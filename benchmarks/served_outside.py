@@ -20,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,16 +64,16 @@ def main() -> int:
         theirs = stack.enter_context(_served([*_cli("mlflow"), *mlflow], "--workers", "1"))
         engine = stack.enter_context(load_model(options.package))
         arrays = [sample[spec.name] for spec in inputs]
-        turns = {
+        turns: dict[str, Callable[[], Asked]] = {
             "engine": lambda: _bare(lambda: engine.run(arrays), options.seconds),
             "new": lambda: ask(ours, as_bytes, 1, options.seconds, kept=False),
             "kept": lambda: ask(ours, as_bytes, 1, options.seconds),
         }
         for count in clients:
             turns |= {
-                f"bytes {count}": lambda count=count: ask(ours, as_bytes, count, options.seconds),
-                f"ours {count}": lambda count=count: ask(ours, as_json, count, options.seconds),
-                f"MLflow {count}": lambda count=count: ask(theirs, as_json, count, options.seconds),
+                f"bytes {count}": partial(ask, ours, as_bytes, count, options.seconds),
+                f"ours {count}": partial(ask, ours, as_json, count, options.seconds),
+                f"MLflow {count}": partial(ask, theirs, as_json, count, options.seconds),
             }
         for _ in range(options.rounds):
             for name, turn in turns.items():
@@ -86,10 +87,8 @@ def main() -> int:
 def _judged(found: dict[str, list[Asked]], clients: list[int]) -> bool:
     print(f"{'':>10} {'answers/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'refused':>8} {'lost':>5}   medians of rounds")
     for name, rounds in found.items():
-        throughput, p50, p99 = (
-            float(np.median([value(one) for one in rounds]))
-            for value in (lambda one: one.throughput, lambda one: one.ms(50), lambda one: one.ms(99))
-        )
+        throughput = float(np.median([one.throughput for one in rounds]))
+        p50, p99 = (float(np.median([one.ms(share) for one in rounds])) for share in (50, 99))
         refused, lost = sum(one.refused for one in rounds), sum(one.lost for one in rounds)
         print(f"{name:>10} {throughput:10.1f} {p50:8.3f} {p99:8.3f} {refused:8} {lost:5}")
     over = float(

@@ -53,7 +53,8 @@ def main() -> None:
         study = Path(place) / "study.yaml"
         study.write_text(json.dumps(STUDY))
         before, took_s, _ = measured(study, Path(place) / "before", [])
-        studies, named, hits = [], 0, 0
+        studies: list[pd.DataFrame] = []
+        named = hits = 0
         while hits < options.stops:
             moments = sorted((rng.uniform(0.2, 0.95) * took_s, rng.choice(lengths)) for _ in range(8))
             table, _, stopped = measured(study, Path(place) / f"study-{len(studies)}", moments)

@@ -181,7 +181,7 @@ def promoted(user: User, scope: list[str], rng: random.Random, both: bool) -> An
 def own_engine(user: User) -> str:
     """The id of the engine that the user has recorded for batch 4."""
     return next(
-        model.model_id
+        str(model.model_id)
         for model in engines(user)
         if model.tags["ngraph.compiler"] == "onnxruntime" and "4" in model.tags["ngraph.batch_sizes"].split(",")
         if digest_of(user, model.model_id) == user.digest

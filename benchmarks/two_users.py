@@ -73,10 +73,11 @@ class Scene:
         """The key of A's record, once there is one."""
         return next((str(run.data.tags[Tag.RECORD]) for run in self.runs()), "0" * 16)
 
-    def permit(self, permission: str) -> None:
+    def permit(self, permission: str) -> Scene:
         """Let A into B's experiment."""
         with suppress(MlflowException):  # it was given before
             AuthServiceClient(self.address).grant_user_permission("a", "experiment", self.mine, permission)
+        return self
 
 
 _TAGS = {
@@ -97,14 +98,22 @@ def _lane(scene: Scene) -> str:
 
 
 def _on_runs(act: Callable[[MlflowClient, str], object]) -> Callable[[Scene], object]:
-    return lambda scene: [_tried(act, scene.client, run.info.run_id) for run in scene.runs()]
+    def on_runs(scene: Scene) -> None:
+        for run in scene.runs():
+            _try(act, scene.client, run.info.run_id)
+
+    return on_runs
 
 
 def _on_models(act: Callable[[MlflowClient, str], object]) -> Callable[[Scene], object]:
-    return lambda scene: [_tried(act, scene.client, model.model_id) for model in scene.models()]
+    def on_models(scene: Scene) -> None:
+        for model in scene.models():
+            _try(act, scene.client, model.model_id)
+
+    return on_models
 
 
-def _tried(act: Callable[..., object], *arguments: object) -> None:
+def _try(act: Callable[..., object], *arguments: object) -> None:
     with suppress(MlflowException, RequestException):
         act(*arguments)
 
@@ -122,15 +131,15 @@ def _imported(experiment: str | None) -> Callable[[Scene], object]:
     return lambda scene: sync_study(scene.directory, tracking_uri=scene.address, experiment=experiment)
 
 
-def _alive(scene: Scene) -> dict[str, str]:
+def _alive(scene: Scene) -> dict[str, Any]:
     return {"recorder": "0123456789ab/1/1", "alive": f"{time.time():.0f}", "key": scene.key()}
 
 
 ACTS: dict[str, Callable[[Scene], object]] = {
     "a run with the id of the study": lambda scene: scene.plant(),
     "one of tomorrow": lambda scene: scene.plant(start=time.time() + _DAY_S),
-    "one of tomorrow where A may write": lambda scene: (scene.permit("EDIT"), scene.plant(start=time.time() + _DAY_S)),
-    "one where A may manage": lambda scene: (scene.permit("MANAGE"), scene.plant()),
+    "one of tomorrow where A may write": lambda scene: scene.permit("EDIT").plant(start=time.time() + _DAY_S),
+    "one where A may manage": lambda scene: scene.permit("MANAGE").plant(),
     "a lane": lambda scene: scene.plant(kind=Kind.LANE, lane=_lane(scene)),
     "a lane of tomorrow": lambda scene: scene.plant(start=time.time() + _DAY_S, kind=Kind.LANE, lane=_lane(scene)),
     "a lane with the content of A's": lambda scene: scene.plant(

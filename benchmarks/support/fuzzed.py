@@ -130,7 +130,7 @@ def journals(corpus: Corpus) -> Format:
             known.call_s(lane, 2)
         study_directories.unrecorded(home)
         disk_inventory.stored_items(home)
-        newest = study_directories.newest(home, key)
+        newest = study_directories.newest(home, key, "")
         if newest is not None:
             study_directories.end(newest)
         list(journal.read_backwards(place))

@@ -147,20 +147,25 @@ def _of_mlflow() -> Iterator[tuple[Kind, str, Harm]]:
     yield "of MLflow", "other requirements", _swapped("python_env.yaml", "-r requirements.txt", "-r code/evil.txt")
 
 
+def _with_file(name: str, content: str | None = None) -> Harm:
+    """A file with some content, or with the line of code."""
+    return lambda package, line: _write(package / name, line if content is None else content)
+
+
+def _with_special(name: str, make: Callable[[Path], object]) -> Harm:
+    return lambda package, line: _special(package / name, make)
+
+
 def _files() -> Iterator[tuple[Kind, str, Harm]]:
     """Code that lies where an import might find it, and files that are none."""
     for name in SHADOWS:
-        yield "file", name, lambda package, line, name=name: _write(package / name, line)
+        yield "file", name, _with_file(name)
     for name in SHADOWS[:3]:
-        yield "file", f"engine/{name}", lambda package, line, name=name: _write(package / "engine" / name, line)
+        yield "file", f"engine/{name}", _with_file(f"engine/{name}")
     yield "file", "a wheel of its own", lambda package, line: _write(package / "wheels/evil-1-py3-none-any.whl", line)
     for name in ("registered_model_meta", "README.md", "engine/more"):
-        yield (
-            "file",
-            f"{name} as a link",
-            lambda package, line, name=name: _special(package / name, lambda place: place.symlink_to("/etc/passwd")),
-        )
-        yield "file", f"{name} as a pipe", lambda package, line, name=name: _special(package / name, os.mkfifo)
+        yield "file", f"{name} as a link", _with_special(name, lambda place: place.symlink_to("/etc/passwd"))
+        yield "file", f"{name} as a pipe", _with_special(name, os.mkfifo)
 
 
 def _special(path: Path, make: Callable[[Path], object]) -> None:
@@ -193,11 +198,7 @@ def _contradictions() -> Iterator[tuple[Kind, str, Harm]]:
             kind: Kind = "claim" if both and name in _CLAIMS else "contradiction"
             yield kind, f"{name}{', and in the engine' if both else ''}", _of_spec(change, both)
     for name, content in (("an empty specification", "{}"), ("no specification", "")):
-        yield (
-            "contradiction",
-            name,
-            lambda package, line, content=content: _write(package / "engine/spec.json", content),
-        )
+        yield "contradiction", name, _with_file("engine/spec.json", content)
     yield "contradiction", "a probe of nothing", _nothing
 
 
@@ -219,7 +220,7 @@ def _nothing(package: Path, line: str) -> None:
             name: np.full_like(content[name], np.nan) for name in content.files if not name.startswith("rounding")
         }
     stream = io.BytesIO()
-    np.savez(stream, **arrays)  # type: ignore[arg-type] # numpy's types see allow_pickle here
+    np.savez(stream, **arrays)
     _write(package / "engine/probe.npz", stream.getvalue())
 
 

@@ -23,8 +23,9 @@ BRIEFLY: dict[str, Any] = {
 
 def measured(study: Study, home: Path | None, *, anew: bool = False) -> Path:
     """The directory of a study, which is run, or resumed, unless it came to its end before."""
-    key = study_directories.study_key(study, create(study.device).name, fingerprint()["digest"])
-    directory = study_directories.newest(home_directory.directory(home), key)
+    machine = fingerprint()["digest"]
+    key = study_directories.study_key(study, create(study.device).name, machine)
+    directory = study_directories.newest(home_directory.directory(home), key, machine)
     if anew or directory is None or study_directories.end(directory) == "open":
         return run_study(study, resume="never" if anew else "auto", home=home, offline=True).directory
     return directory

@@ -18,11 +18,6 @@ _CLOSE = (b"connection", b"close")
 class WebServer(uvicorn.Server):
     """A web server on sockets that it is given.
 
-    Parameters
-    ----------
-    config : Any
-        Arguments of `uvicorn.Config`.
-
     Attributes
     ----------
     held: further names of the listening sockets, which are closed with them: each would let connections in.
