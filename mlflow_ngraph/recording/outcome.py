@@ -23,7 +23,7 @@ class Outcome:
     unrecorded: str = ""
     """Reason why the tracking server lacks something; empty when it does not."""
     notes: tuple[str, ...] = ()
-    """What a person should know about the recording, a line each."""
+    """Remarks about the recording, a line each."""
 
     @property
     def exit_code(self) -> int:

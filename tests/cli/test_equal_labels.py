@@ -55,6 +55,12 @@ def recorded(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return sqlite_uri
 
 
+@pytest.fixture
+def taken_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engines of invented records have no probe, and are not opened."""
+    monkeypatch.setattr("mlflow_ngraph.release.logged_engine.check_whole", lambda *_: None)
+
+
 def put(uri: str, record: StudyRecord, directory: Path) -> None:
     recorder = Recorder(uri)
     recorder.open(record, directory)
@@ -138,6 +144,7 @@ def test_pull_asks_which_of_them(recorded: str, cli: Cli, monkeypatch: pytest.Mo
         assert chosen["device"] == "host"
 
 
+@pytest.mark.usefixtures("taken_as_whole")
 def test_promote_judges_an_engine_beside_those_of_its_own_model(recorded: str, cli: Cli) -> None:
     frame = results.load(recorded).sort_values("throughput", ascending=False)
     torch, onnx = (
@@ -159,6 +166,7 @@ def test_promote_judges_an_engine_beside_those_of_its_own_model(recorded: str, c
     assert "has another workload: torch:shop:classifier, not onnx:classifier.onnx" in out
 
 
+@pytest.mark.usefixtures("taken_as_whole")
 def test_two_flag_sets_of_one_compiler_are_two(
     sqlite_uri: str, tmp_path: Path, cli: Cli, cli_json: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
