@@ -73,7 +73,7 @@ class Recorder:
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or may have been."""
         self.notes: list[str] = []
-        """What a person should know about the record."""
+        """Remarks about the record."""
 
     @cached_property
     def tracking_uri(self) -> str:

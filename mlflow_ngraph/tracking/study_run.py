@@ -46,7 +46,7 @@ class StudyRun:
     experiment_id: str
     experiment: str
     key: str
-    """Of the record; see `key_of`."""
+    """Key of the record; see `key_of`."""
     context_tags: dict[str, str]
     """User and source, as MLflow records them on a run that it starts itself."""
     lanes: Mapping[str, Sequence[Run]]
