@@ -161,13 +161,15 @@ class Asked:
             until=moment(self._until) if self._until else None,
         )
 
-    def find(self, *, guess: bool = True) -> FoundRuns:
+    def find(self, *, guess: bool = True, everywhere: bool = False) -> FoundRuns:
         """The study runs of the servers and experiments.
 
         Parameters
         ----------
         guess : bool
             As in `scope.recorded_to_last`.
+        everywhere : bool
+            Take in all experiments, where the user has named runs.
 
         Raises
         ------
@@ -185,7 +187,7 @@ class Asked:
             from mlflow_ngraph.analysis import listing, scope
 
             found = listing.find(uris, self._experiments)
-            chosen = self._experiments or self._everywhere
+            chosen = self._experiments or self._everywhere or everywhere
             return found if chosen else scope.recorded_to_last(found, guess=guess)
 
     def experiments(self) -> list[str] | None:

@@ -163,6 +163,8 @@ def test_results_of_another_experiment_take_the_place_of_others_with_a_word_alon
     table = pd.read_parquet(path)
     write_table(seeded, other.info.run_id, changed(study_id="other", started_at=time.time())(table), tmp_path)
     err = cli("compare", "--tracking-uri", seeded)[2]
+    assert 'note: looked at experiment "other\'s", recorded to last; --all-experiments takes in 1 other' in err
+    err = cli("compare", "--tracking-uri", seeded, "--all-experiments")[2]
     assert f"note: {len(table)} cells have results in several experiments" in err
     assert f'{len(table)} of "other\'s": --experiment chooses' in err
     assert cli("compare", "--tracking-uri", seeded, "--experiment", "seeded")[2] == ""

@@ -46,7 +46,7 @@ def test_what_mlflow_adds_is_a_file_of_the_package(
         ("MLmodel", "batch_sizes:", "batch_size:", "'batch_size' is unknown"),
         ("MLmodel", "prompts: null", "auth_policy: {x: y}", "'auth_policy' is unknown"),
         ("MLmodel", '"shape": [-1, ', '"shape": [3, ', "signature: inputs: "),
-        ("MLmodel", "signature:", "signature: null\nrun_id:", "'signature' is missing"),
+        ("MLmodel", "signature:", "signature: null\nformer:", "'former' is unknown"),
         ("MLmodel", "flavors:", "- flavors:", "not readable"),
         ("requirements.txt", "mlflow==", "--index-url http://127.0.0.1:9/\nmlflow==", "'--index-url http://127.0.0.1:9/'"),
         ("requirements.txt", "mlflow==", "evil @ https://127.0.0.1:9/e.whl\nmlflow==", "'evil @ https"),

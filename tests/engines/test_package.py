@@ -225,7 +225,7 @@ def test_what_is_no_manifest_is_refused_with_the_key(
 def test_a_manifest_of_another_format_names_what_reads_it(logged: Logged, tmp_path: Path) -> None:
     package = logged.copy("openvino", tmp_path / "package")
     edit(package, lambda manifest: manifest.update({"schema_version": 3}), believed=True)
-    assert "wrote it and reads it" in refused(package, "manifest.json has format 3")
+    assert "a newer one may read it" in refused(package, "manifest.json has format 3")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from mlflow_ngraph.parity import Parity
         (Verification, answers.VerifyAnswer, {"load_s"}),
         (Parity, answers.ParityFields, set()),
         (Change, answers.MachineFields, set()),
-        (Slice, answers.SliceAnswer, {"settle_s", "peak_bytes", "resident_bytes", "machine"}),
+        (Slice, answers.SliceAnswer, {"settle_s", "peak_bytes", "resident_bytes", "machine", "stopped_s"}),
         (
             Served,
             answers.ArrivalsAnswer,

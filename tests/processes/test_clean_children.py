@@ -80,7 +80,8 @@ def _starts(tree: ast.Module) -> Iterator[bool]:
             yield any(name.name in ("Popen", "run", "Process", "Pool") for name in node.names)
 
 
-def _child(forked: bool) -> None:
+def _child(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork_server, "_Shared", type("_Shared", (), {"server": None, "users": 0}))  # one of its own
     env = environment.of_threads(1, patient=True)
     with fork_server.shared(), closing(Child(worker.__name__, env, forked=forked)) as child:
         child.request("import", 60, modules=["numpy", "json"], blocked=[], freed_memory="return")
@@ -89,13 +90,13 @@ def _child(forked: bool) -> None:
                 assert b"zqS" not in Path(f"/proc/{process}/environ").read_bytes()
 
 
-def _builder(place: Path) -> None:
+def _builder(place: Path, _: pytest.MonkeyPatch) -> None:
     builder = pool.Worker(place, 1)
     builder.start()
     builder.close()
 
 
-def _script(place: Path) -> None:
+def _script(place: Path, _: pytest.MonkeyPatch) -> None:
     (place / reproduction.SCRIPT).write_text("")
     reproduction.shows(place)
 
@@ -104,19 +105,19 @@ def _script(place: Path) -> None:
 @pytest.mark.parametrize(
     "start",
     [
-        lambda place: _child(forked=False),
-        lambda place: _child(forked=True),
-        lambda place: Warden().close(),
-        lambda place: torchvision_hook.problem(),
-        lambda place: probes._output(["true"]),
-        lambda place: kernels._output("true"),
+        lambda _, patch: _child(False, patch),
+        lambda _, patch: _child(True, patch),
+        lambda *_: Warden().close(),
+        lambda *_: torchvision_hook.problem(),
+        lambda *_: probes._output(["true"]),
+        lambda *_: kernels._output("true"),
         _builder,
         _script,
     ],
     ids=["spawned", "forked", "warden", "torchvision", "probes", "objdump", "tvm", "reproduction"],
 )
 def test_a_child_has_no_credential_and_runs_no_file_that_lies_about(
-    start: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[[Path, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[dict[str, str]] = []
 
@@ -134,7 +135,7 @@ def test_a_child_has_no_credential_and_runs_no_file_that_lies_about(
         (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(here)
     monkeypatch.setattr(subprocess, "Popen", Watched)
-    start(elsewhere)
+    start(elsewhere, monkeypatch)
     assert started
     assert not [name for env in started for name, value in env.items() if "zqS" in value]
     assert not (tmp_path / "ran").exists()

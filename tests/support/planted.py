@@ -40,7 +40,8 @@ def replaying(package: Path, target: Path) -> Path:
     """A package of the same model by the fake compiler, which has to be registered: it replays the probe of this one."""
     from mlflow_ngraph_testing.fake import VERSION, FakeFlags
 
-    shutil.copytree(package, target, ignore=shutil.ignore_patterns("engine"))
+    # What MLflow reads is written when it is logged.
+    target.mkdir()
     engine, manifest = target / "engine", json.loads((package / "manifest.json").read_text())
     engine.mkdir()
     flags = FakeFlags().model_dump()
@@ -54,9 +55,8 @@ def replaying(package: Path, target: Path) -> Path:
     fake = {"compiler": "fake", "asked": flags, "flags": flags, "facts": {}, "batch_sizes": [1]}
     manifest["spec"] |= {**fake, "requires": {"fake": VERSION}, "packages": {}}
     EngineSpec.model_validate_json(json.dumps(manifest["spec"])).write(engine)
-    others = {name: digest for name, digest in manifest["files"].items() if not name.startswith("engine/")}
     own = sorted(path for path in engine.iterdir())
-    manifest["files"] = {**others, **{f"engine/{path.name}": sha256(path) for path in own}}
+    manifest["files"] = {f"engine/{path.name}": sha256(path) for path in own}
     manifest.update(flags=flags, figures=[])
     manifest["size_bytes"] = sum(path.stat().st_size for path in own)
     _write(target, manifest)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options, tell
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.verdicts import Verdict
@@ -65,7 +65,9 @@ def report(
 
     read = [Server(uri) for uri in asked.uris] if asked.uris else [Server()]
     servers = {server.name: server for server in read}
-    every = _of_runs(asked.read(), runs, servers)
+    found = asked.find(everywhere=bool(runs))
+    every = _of_runs(asked.read(found=found), runs, servers)
+    tell(found)
     selection.check(every)
     frame = selection.of(every)
     where = [] if no_log else _where(frame, servers, named=bool(runs))
