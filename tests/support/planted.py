@@ -118,11 +118,11 @@ class Registry:
 def _change(package: Path, plant: Plant, number: int) -> None:
     """Plant what is to go wrong; every package is another one, with digests that are right."""
     flags = _FLAGS.get(plant, {})
-    changes = {"workload": "block:other"} if plant == "workload" else {}
     manifest = json.loads((package / "manifest.json").read_text())
     manifest["origin"]["study_id"] = f"planted-{number}"
+    changes: dict[str, Any] = {"workload": "block:other"} if plant == "workload" else {}
     if plant == "machine":
-        manifest["spec"]["requires"]["fake"] = "0.9"
+        changes = {"requires": {**manifest["spec"]["requires"], "fake": "0.9"}}
     if flags or changes:
         spec = package / "engine" / FILE
         before, content = spec.stat().st_size, json.loads(spec.read_text())
