@@ -17,7 +17,7 @@ from mlflow_ngraph.errors import UsageError
 
 SAME = 0.97
 """Share of the highest throughput from which on a smaller batch size is as good; it answers sooner."""
-RESERVE = 0.1
+RESERVE = 0.2
 """Share of the latency bound for what nobody plans: other processes, the network stack."""
 DEFAULT_DEPTH = 64
 """Full batches that may queue where no bound limits them."""
