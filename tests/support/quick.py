@@ -24,13 +24,16 @@ SLOW = frozenset(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes long by what it asks for. Files with such tests come first, so that no worker has one left when the
-    others have nothing more to do."""
-    slow = set()
+    others have nothing more to do; those with a browser come last, since its driver leaves an event loop running, and
+    `asyncio.run` and the compiler of Python fail in tests after it."""
+    slow, browsing = set(), set()
     for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            browsing.add(item.path)
         if SLOW.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
             slow.add(item.path)
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path in browsing, item.path not in slow))
 
 
 @pytest.fixture(scope="session")
