@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 import requests
 import yaml
 from support.server import QUIET, tracking_server
+from support.small_study import SMALL
 from support.telltale import PLANTED
 
 HERE = Path(__file__).parent
@@ -130,12 +131,7 @@ class _Hunt:
             "workloads": [{"ref": f"torch:support.telltale:{name}", "options": options} for name in names],
             "compilers": ["identity", "onnxruntime", "torchscript"],
             "batch_sizes": [1],
-            "repetitions": 4,
-            "slice_repetitions": 2,
-            "threads": 1,
-            "warmup": {"window": 2, "max_seconds": 0.1},
-            "limits": {"reload_seconds": 0},
-            "stability": {"max_foreign_cpu_percent": 10000, "max_spread": 1e9, "max_drift": 1e9},
+            **SMALL,
         }
         (self.user / "secrets.yaml").write_text(yaml.safe_dump(study))
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support import tiny
 
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 MODELS = ("linear", "perceptron")
 BATCHES = (1, 4)
 EXPERIMENT = "small"
+SMALL: dict[str, Any] = {
+    "repetitions": 4,
+    "slice_repetitions": 2,
+    "threads": 1,
+    "warmup": {"window": 2, "max_seconds": 0.1},
+    "limits": {"reload_seconds": 0},
+    # What is tried does not depend on who else uses the machine.
+    "stability": {"max_foreign_cpu_percent": 10000, "max_spread": 1e9, "max_drift": 1e9},
+}
+"""Settings of a study whose figures are of no account."""
 
 
 def study() -> Study:
@@ -34,13 +44,7 @@ def study() -> Study:
             ],
             "compilers": ["identity", "onnxruntime"],
             "batch_sizes": list(BATCHES),
-            "repetitions": 4,
-            "slice_repetitions": 2,
-            "threads": 1,
-            "warmup": {"window": 2, "max_seconds": 0.1},
-            "limits": {"reload_seconds": 0},
-            # What is tried does not depend on who else uses the machine.
-            "stability": {"max_foreign_cpu_percent": 10000, "max_spread": 1e9, "max_drift": 1e9},
+            **SMALL,
         }
     )
 

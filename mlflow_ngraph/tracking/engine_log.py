@@ -15,6 +15,7 @@ from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import manifest
 from mlflow_ngraph.engines.files import digest_files, link_files
 from mlflow_ngraph.engines.manifest import Manifest
+from mlflow_ngraph.engines.model_files import CONDA, MODEL, PYTHON_ENV, REQUIREMENTS
 from mlflow_ngraph.engines.package import write_manifest
 from mlflow_ngraph.execute import packaging
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
 
 
-_OTHERS = (
-    manifest.FILE, manifest.DIGEST_FILE, model_card.FILE, "MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt",
-)  # fmt: skip
+_OTHERS = (manifest.FILE, manifest.DIGEST_FILE, model_card.FILE, MODEL, CONDA, PYTHON_ENV, REQUIREMENTS)
 """Files of a package beside those of the engine and the wheel."""
 _COMMIT = "mlflow.source.git.commit"
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from mlflow_ngraph.devices import fingerprint
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Tag
 
@@ -55,7 +54,7 @@ class Heartbeat:
         if recorder in ("", here) or silent_s >= _SILENT_S:
             return False
         pid = rest.partition("/")[0]
-        return host != _host() or (pid.isdecimal() and _process(int(pid)) == recorder)
+        return host != fingerprint.host() or (pid.isdecimal() and _process(int(pid)) == recorder)
 
     def start(self, run_id: str) -> None:
         """Write one sign after the other until `stop`, beginning after an interval."""
@@ -75,15 +74,10 @@ class Heartbeat:
         return time.time() + self._ahead_s
 
 
-def _host() -> str:
-    """The host without its name, as in a fingerprint; a container has its own, as it has its own process numbers."""
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
-
-
 def _process(pid: int) -> str:
     """A process, told apart from later ones with its number; empty where it has ended."""
     with suppress(psutil.Error, OverflowError):
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:
-            return f"{_host()}/{pid}/{process.create_time():.0f}"
+            return f"{fingerprint.host()}/{pid}/{process.create_time():.0f}"
     return ""

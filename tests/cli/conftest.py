@@ -23,6 +23,12 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]
 
 
 @pytest.fixture
+def taken_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engines of invented records have no probe, and are not opened."""
+    monkeypatch.setattr("mlflow_ngraph.release.logged_engine.check_whole", lambda *_: None)
+
+
+@pytest.fixture
 def cli_json(cli: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
     """Runs a verb with --json; returns the document."""
 

@@ -55,12 +55,6 @@ def recorded(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return sqlite_uri
 
 
-@pytest.fixture
-def taken_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engines of invented records have no probe, and are not opened."""
-    monkeypatch.setattr("mlflow_ngraph.release.logged_engine.check_whole", lambda *_: None)
-
-
 def put(uri: str, record: StudyRecord, directory: Path) -> None:
     recorder = Recorder(uri)
     recorder.open(record, directory)

@@ -87,9 +87,8 @@ def test_a_rival_that_cannot_run_here_is_none(recorded: str, cli: Cli, monkeypat
     assert out.startswith("chosen: resnet18 by onnxruntime[opt_level=2]")
 
 
-def test_promote_refuses_unless_that_is_accepted(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The engines of invented records have no probe, and are not opened.
-    monkeypatch.setattr("mlflow_ngraph.release.logged_engine.check_whole", lambda *_: None)
+@pytest.mark.usefixtures("taken_as_whole")
+def test_promote_refuses_unless_that_is_accepted(recorded: str, cli: Cli) -> None:
     frame = results.load(recorded, workloads=["resnet18"], compilers=["onnxruntime"], batch_sizes=[4])
     asked = ("engine", "promote", frame["model_id"].iloc[0], "--name", "resnet")
     code, out, _ = cli(*asked)
