@@ -36,7 +36,7 @@ from tests.support.servers import (
     sqlite_uri,
 )
 from tests.support.slurm import slurm
-from tests.support.tracked import no_tracking_uri
+from tests.support.tracked import no_named_variables, no_tracking_uri
 from tests.support.variants import shelf
 from tests.support.without_torch import pytest_make_collect_report, pytest_runtest_makereport
 from tests.support.written import readable_events
@@ -55,6 +55,7 @@ __all__ = [
     "logged",
     "miscompiler",
     "mlflow_server",
+    "no_named_variables",
     "no_tracking_uri",
     "pages",
     "postgres_uri",

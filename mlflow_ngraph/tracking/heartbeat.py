@@ -23,6 +23,7 @@ BEAT_S = 60.0
 """Interval between two signs of life: a small request, negligible beside measuring."""
 _SILENT_S = 2 * BEAT_S
 """A recorder has ended when it gave no sign of life for so long."""
+_THREAD = "heartbeat"
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,9 @@ class Heartbeat:
 
     def start(self, run_id: str) -> None:
         """Write one sign after the other until `stop`, beginning after an interval."""
-        threading.Thread(target=self._go_on, args=(run_id,), name="heartbeat", daemon=True).start()
+        # MLflow itself logs each error of a database, with its traceback.
+        logging.getLogger("mlflow.store.db.utils").addFilter(_of_others)
+        threading.Thread(target=self._go_on, args=(run_id,), name=_THREAD, daemon=True).start()
 
     def stop(self) -> None:
         self._ended.set()
@@ -72,6 +75,10 @@ class Heartbeat:
 
     def _now(self) -> float:
         return time.time() + self._ahead_s
+
+
+def _of_others(record: logging.LogRecord) -> bool:
+    return record.threadName != _THREAD
 
 
 def _process(pid: int) -> str:

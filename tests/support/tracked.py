@@ -1,4 +1,4 @@
-"""Every test finds MLflow as it is when nobody has named a tracking server."""
+"""Every test finds a process in which nobody has named a tracking server or a variable with a credential."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
+from mlflow_ngraph import credentials
 
 _NAME = "MLFLOW_TRACKING_URI"
 
@@ -22,6 +24,12 @@ def no_tracking_uri() -> Iterator[None]:
         os.environ.pop(_NAME, None)
     else:
         os.environ[_NAME] = before
+
+
+@pytest.fixture(autouse=True)
+def no_named_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workload's ``{env: NAME}`` lets NAME through to every later child of the process."""
+    monkeypatch.setattr(credentials, "_named", set())
 
 
 def _forget() -> None:

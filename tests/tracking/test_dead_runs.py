@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from email.utils import formatdate
@@ -128,6 +129,22 @@ def test_signs_of_life_come_until_the_study_is_left(
     while any(thread.name == "heartbeat" for thread in set(threading.enumerate()) - before):
         assert time.monotonic() < deadline + 60
         time.sleep(0.05)
+
+
+def test_a_database_that_fails_at_signs_of_life_fills_no_log(
+    sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = threading.Semaphore(0)
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.01)
+    monkeypatch.setattr(heartbeat._log, "debug", lambda *_, **__: tried.release())
+    recorder, record, _ = begun(sqlite_uri, tmp_path / "study")
+    with sqlite3.connect(sqlite_uri.removeprefix("sqlite:///")) as database:
+        database.execute("ALTER TABLE tags RENAME TO lost")
+    assert all(tried.acquire(timeout=60) for _ in range(3))
+    with sqlite3.connect(sqlite_uri.removeprefix("sqlite:///")) as database:
+        database.execute("ALTER TABLE lost RENAME TO tags")
+    recorder.close(record, "FINISHED")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_the_server_says_what_time_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

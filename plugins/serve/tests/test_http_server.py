@@ -382,7 +382,7 @@ def test_the_plan_is_said_with_the_figures_that_it_follows_from(logged: Logged) 
         assert "batches of at most" in plan
         assert speeds.endswith(" ms outside the engine")
         assert running.service.plan is not None
-        assert 0 < running.service.plan.expected_p99_s < running.service.plan.room_s == pytest.approx(4.5)
+        assert 0 < running.service.plan.expected_p99_s < running.service.plan.room_s == pytest.approx(4.0)
 
 
 def test_several_engines_answer_at_the_same_time(logged: Logged, engine: LoadedEngine) -> None:
