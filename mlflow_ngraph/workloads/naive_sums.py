@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mlflow_ngraph.workloads.arithmetic import PRODUCTS, product_terms
 
 _ATEN = torch.ops.aten
 _SUMS = (_ATEN.sum.dim_IntList, _ATEN.sum.default, _ATEN.mean.dim, _ATEN.mean.default)
+_SPREADS = (_ATEN.var.correction, _ATEN.var_mean.correction, _ATEN.var.dim, _ATEN.var_mean.dim)
+_NORMS = tuple(
+    getattr(_ATEN, name).default
+    for name in ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit")
+)
 _LONG = 64
 """Terms from which on the order of a sum is worth a run of its own."""
 _MOST_TERMS = 2**24
@@ -33,22 +39,45 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
         result = function(*args, **kwargs)
         if function in PRODUCTS:
             return self._product(function, args, result)
+        if function in _NORMS and args[0].dtype is torch.float32 and args[0].numel() <= _MOST_TERMS:
+            with self:
+                return decomposition_table[function](*args, **kwargs)
+        if function in _SPREADS and args[0].dtype is torch.float32 and args[0].numel():
+            return self._spread(args, kwargs, result)
         if function is _ATEN.cumsum.default and args[0].dtype is torch.float32 and args[0].dim():
             return torch.from_numpy(np.add.accumulate(args[0].detach().numpy(), axis=args[1], dtype=np.float32))
         if function not in _SUMS or args[0].dtype is not torch.float32 or not args[0].numel():
             return result
-        named = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
-        # In the order of memory, as runtimes do, in whatever order they are named.
-        axes = sorted(axis % args[0].dim() for axis in named)
-        terms = math.prod(args[0].shape[axis] for axis in axes)
-        self.longest = max(self.longest, terms)
-        if terms < _LONG or args[0].numel() > _MOST_TERMS or kwargs.get("dtype") not in (None, torch.float32):
+        rows = self._rows(args[0].detach(), args[1] if len(args) > 1 else None)
+        if rows is None or kwargs.get("dtype") not in (None, torch.float32):
             return result
-        kept = [axis for axis in range(args[0].dim()) if axis not in axes]
-        summed = _in_turn(args[0].detach().permute(*axes, *kept).reshape(terms, -1))
+        summed = _in_turn(rows)
         if function in (_ATEN.mean.dim, _ATEN.mean.default):
-            summed = summed / terms
+            summed = summed / len(rows)
         return summed.reshape(result.shape)
+
+    def _rows(self, tensor: torch.Tensor, named: Sequence[int] | None) -> torch.Tensor | None:
+        """The terms along the first of two axes, in the order of memory; None if they are few, or too many."""
+        axes = sorted(axis % tensor.dim() for axis in named or range(tensor.dim()))
+        terms = math.prod(tensor.shape[axis] for axis in axes)
+        self.longest = max(self.longest, terms)
+        if terms < _LONG or tensor.numel() > _MOST_TERMS:
+            return None
+        kept = [axis for axis in range(tensor.dim()) if axis not in axes]
+        return tensor.permute(*axes, *kept).reshape(terms, -1)
+
+    def _spread(self, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+        """Variance, with the mean where the result has it, as runtimes without a kernel for it compose it."""
+        given = dict(zip(("self", "dim", "unbiased"), args, strict=False)) | kwargs
+        rows = self._rows(args[0].detach(), given.get("dim"))
+        if rows is None:
+            return result
+        correction = given.get("correction", given.get("unbiased", 1))
+        mean = _in_turn(rows) / len(rows)
+        variance = _in_turn((rows - mean) ** 2) / max(0.0, len(rows) - (1 if correction is None else correction))
+        if isinstance(result, torch.Tensor):
+            return variance.reshape(result.shape)
+        return variance.reshape(result[0].shape), mean.reshape(result[1].shape)
 
     def _product(self, function: Any, args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
         terms = product_terms(function, args)

@@ -143,6 +143,35 @@ def test_a_long_sum_is_taken_in_the_order_of_memory_however_its_axes_are_named()
         assert given.sum((1, 0)) == given.sum((0, 1)) == given.sum()
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [nn.GroupNorm(4, 4), nn.LayerNorm(1000), nn.InstanceNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False)],
+)
+def test_a_norm_is_of_long_sums(norm: nn.Module) -> None:
+    """Of a constant little is left but the error of its mean, which TVM computes so."""
+    given = torch.full((1, 4, 1000), 0.3235)
+    with torch.no_grad():
+        own = norm(given)
+        with Naive() as mode:
+            naive = norm(given)
+        with Wide():
+            exact = norm(given)
+    assert mode.longest == 1000
+    assert naive.shape == own.shape
+    assert (naive - exact).abs().max() > 10 * (own - exact).abs().max()
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_a_variance_is_of_long_sums(correction: int) -> None:
+    given = torch.randn(3, 500, dtype=torch.float64).float()
+    with Naive():
+        variance, mean = torch.var_mean(given, -1, correction=correction, keepdim=True)
+        whole = given.var()
+    torch.testing.assert_close(variance, given.double().var(-1, correction=correction, keepdim=True).float())
+    torch.testing.assert_close(mean, given.double().mean(-1, keepdim=True).float())
+    torch.testing.assert_close(whole, given.double().var().float())
+
+
 def test_a_disturbance_is_a_few_roundings_and_leaves_weights_as_they_are() -> None:
     layer, given = nn.Linear(16, 16), torch.randn(4, 16)
     before = layer.weight.detach().clone()
