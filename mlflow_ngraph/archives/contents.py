@@ -39,7 +39,7 @@ class ArchivedFile(FrozenModel):
     """Digest and size of a file."""
 
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    size: Annotated[int, Field(ge=0, strict=True)]
+    size: Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 
 
 class ArchivedStudy(FrozenModel):

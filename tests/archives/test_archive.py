@@ -382,6 +382,7 @@ def refused(path: Path, home: Path) -> str:
         (resize(1), "hostile.tar"),
         (resize(-1), "hostile.tar"),
         (resize(10**15), "hostile.tar"),
+        (resize(10**19), "size"),
         (resize(-(10**9)), "size"),
         (lambda table: table["studies"][0]["files"]["summary.md"].update(size="7"), "size"),
         (lambda table: table["studies"][0]["files"]["summary.md"].update(sha256="0" * 64), "has changed since"),
