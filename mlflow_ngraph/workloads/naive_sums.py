@@ -39,15 +39,23 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
         result = function(*args, **kwargs)
         if function in PRODUCTS:
             return self._product(function, args, result)
-        if function in _NORMS and args[0].dtype is torch.float32 and args[0].numel() <= _MOST_TERMS:
+        terms = args[0] if args else None
+        if (
+            not isinstance(terms, torch.Tensor)
+            or terms.dtype is not torch.float32
+            or not 0 < terms.numel() <= _MOST_TERMS
+        ):
+            return result
+        if function in _NORMS:
             with self:
                 return decomposition_table[function](*args, **kwargs)
-        if function in _SPREADS and args[0].dtype is torch.float32 and args[0].numel():
+        if function in _SPREADS:
             return self._spread(args, kwargs, result)
-        if function is _ATEN.cumsum.default and args[0].dtype is torch.float32 and args[0].dim():
-            return torch.from_numpy(np.add.accumulate(args[0].detach().numpy(), axis=args[1], dtype=np.float32))
-        if function not in _SUMS or args[0].dtype is not torch.float32 or not args[0].numel():
-            return result
+        if function is _ATEN.cumsum.default and terms.dim():
+            return torch.from_numpy(np.add.accumulate(terms.detach().numpy(), axis=args[1], dtype=np.float32))
+        return self._sum(function, args, kwargs, result) if function in _SUMS else result
+
+    def _sum(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: torch.Tensor) -> torch.Tensor:
         rows = self._rows(args[0].detach(), args[1] if len(args) > 1 else None)
         if rows is None or kwargs.get("dtype") not in (None, torch.float32):
             return result
@@ -61,14 +69,14 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
         axes = sorted(axis % tensor.dim() for axis in named or range(tensor.dim()))
         terms = math.prod(tensor.shape[axis] for axis in axes)
         self.longest = max(self.longest, terms)
-        if terms < _LONG or tensor.numel() > _MOST_TERMS:
+        if terms < _LONG:
             return None
         kept = [axis for axis in range(tensor.dim()) if axis not in axes]
         return tensor.permute(*axes, *kept).reshape(terms, -1)
 
     def _spread(self, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
         """Variance, with the mean where the result has it, as runtimes without a kernel for it compose it."""
-        given = dict(zip(("self", "dim", "unbiased"), args, strict=False)) | kwargs
+        given = {**dict(zip(("self", "dim", "unbiased"), args, strict=False)), **kwargs}
         rows = self._rows(args[0].detach(), given.get("dim"))
         if rows is None:
             return result
