@@ -3,6 +3,8 @@
 # make test        linters, types, import rules and all tests
 # make lint        linters, types and import rules only
 # make coverage    all tests, with how much of the package they reach
+# make docs        the documentation as a site, in docs/_build
+# make dist        what a release consists of, in dist
 # make ui          MLflow's web pages on what was recorded
 # make clean       removes the environment and caches; keeps what was recorded
 
@@ -29,7 +31,7 @@ STAMP := $(VENV)/.installed
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 COMMA := ,
 
-.PHONY: help benchmark check test lint coverage ui clean environment
+.PHONY: help benchmark check test lint coverage docs dist ui clean environment
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -111,10 +113,20 @@ coverage: $(STAMP)
 	@echo "== pytest" && { $(TESTED) python -m coverage run -m $(PYTEST) && passed=0 || passed=$$?; } && \
 		echo "== coverage" && coverage combine --quiet && coverage report && exit $$passed
 
+docs: $(STAMP)
+	@python -m sphinx -W --keep-going -q -b html docs docs/_build && echo "== docs/_build/index.html"
+
+# Without what earlier builds left behind, which would be packed, too.
+dist: $(STAMP)
+	@rm -rf dist build plugins/*/build
+	@for project in . $(PLUGINS:%/pyproject.toml=%); do python -m build --outdir dist "$$project" >/dev/null; done
+	@twine check --strict dist/*
+	@rm -rf build plugins/*/build
+
 ui: $(STAMP)
 	@mlflow server --app-name ngraph --backend-store-uri "$$MLFLOW_TRACKING_URI" --port 5000
 
 clean:
 	rm -rf $(VENV) .nox mutants build dist *.egg-info plugins/*/build plugins/*/*.egg-info htmlcov .coverage .coverage.*
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -36,7 +36,9 @@ def main() -> int:
         **BRIEFLY,
     }
     directory = measured(parse(content), options.home)
-    seconds = {event["lane"]: event["seconds"] for event in journal.read(directory) if event["event"] == "cell_verified"}
+    seconds = {
+        event["lane"]: event["seconds"] for event in journal.read(directory) if event["event"] == "cell_verified"
+    }
     failed = 0
     for lane_id, lane in replay.load(directory).lanes.items():
         (cell,) = lane.cells.values()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import yaml
 from click.testing import CliRunner
 from pydantic import BaseModel
 
+import mlflow_ngraph
 from mlflow_ngraph import study
 from mlflow_ngraph.cli.app import cli
 from mlflow_ngraph.errors import NGraphError
@@ -69,6 +72,11 @@ def test_make_targets_of_the_readme_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     used = set(re.findall(r"\bmake ([a-z]+)\b(?! )|\$ make ([a-z]+)", (ROOT / "README.md").read_text()))
     assert {name for pair in used for name in pair if name} <= targets
+
+
+def test_the_readme_installs_all_plugins_and_nothing_else() -> None:
+    (names,) = re.findall(r"pip install .* \./plugins/\{(.*)\}", (ROOT / "README.md").read_text())
+    assert set(names.split(",")) == {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")}
 
 
 def test_the_study_of_the_readme_is_valid() -> None:
@@ -148,3 +156,25 @@ def test_the_tree_of_errors_is_complete() -> None:
 
     assert errors.__doc__ is not None
     assert set(below(NGraphError)) <= set(re.findall(r"\w+Error", errors.__doc__))
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """A warning is a link that leads nowhere, a page that is in no list, or a docstring that cannot be read."""
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        str(ROOT / "docs"),
+        str(tmp_path),
+    ]
+    told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert told.returncode == 0, told.stderr
+    page = (tmp_path / "reference/python.html").read_text()
+    named_elsewhere = {"Study", "StudyRecord", "Verdict", "__version__"}
+    assert {name for name in mlflow_ngraph.__all__ if f'id="mlflow_ngraph.{name}"' not in page} == named_elsewhere

@@ -1,0 +1,63 @@
+"""The tutorials, each command and program in them, as a reader would type them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TUTORIALS = Path(__file__).parents[1] / "docs/tutorials"
+PORT = "8080"
+"""Stands in the pages."""
+
+
+def script(page: Path, folder: Path) -> Iterator[str]:
+    """Write a page's files, and give its commands and programs as lines of a shell."""
+    for info, body in re.findall(r"^```([^\n`]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        language, _, use = info.partition(" ")
+        if use.startswith("file="):
+            (folder / use.removeprefix("file=")).write_text(body)
+        elif (language, use) == ("console", "test"):
+            yield from (line.removeprefix("$ ") for line in body.replace("\\\n", "").splitlines())
+        elif (language, use) == ("python", "test"):
+            yield f"{shlex.quote(sys.executable)} - <<'END'\n{body}END"
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize("pages", [["first-answer", "serve-the-champion"], ["three-phases"]], ids=" ".join)
+def test_what_a_tutorial_says_can_be_done(pages: list[str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    lines = [line for page in pages for line in script(TUTORIALS / f"{page}.md", tmp_path)]
+    # Job control, so that the shell's name for the server is that which a terminal has.
+    text = "\n".join(["set -e -m", *lines]).replace(PORT, port)
+    env = {
+        **os.environ,
+        "NGRAPH_HOME": str(tmp_path / "home"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    told = subprocess.run(
+        ["bash", "-c", text], check=False, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "Traceback" not in told.stderr
+    if "serve-the-champion" in pages:
+        assert '"predictions"' in told.stdout
+
+
+def test_the_release_of_torch_is_that_of_the_package() -> None:
+    (release,) = re.findall(
+        r'^torch-release = .*"(torch==[^"]*)"', (TUTORIALS.parents[1] / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    assert f"$ pip install {release}\n" in (TUTORIALS / "first-answer.md").read_text()
+
+
+def test_each_tutorial_is_tried() -> None:
+    assert {path.stem for path in TUTORIALS.glob("*.md")} == {"first-answer", "serve-the-champion", "three-phases"}
