@@ -29,11 +29,6 @@ _MOST_TERMS = 2**24
 class Naive(TorchDispatchMode):  # type: ignore[misc]
     """Sum term by term within the block, in the precision of the terms."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.longest = 0
-        """Terms of the longest sum that was met, of any kind."""
-
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = function(*args, **kwargs)
@@ -68,7 +63,6 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
         """The terms along the first of two axes, in the order of memory; None if they are few, or too many."""
         axes = sorted(axis % tensor.dim() for axis in named or range(tensor.dim()))
         terms = math.prod(tensor.shape[axis] for axis in axes)
-        self.longest = max(self.longest, terms)
         if terms < _LONG:
             return None
         kept = [axis for axis in range(tensor.dim()) if axis not in axes]
@@ -89,7 +83,6 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
 
     def _product(self, function: Any, args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
         terms = product_terms(function, args)
-        self.longest = max(self.longest, terms)
         first, second, added = PRODUCTS[function]
         left, right = args[first].detach(), args[second].detach()
         if (

@@ -128,11 +128,10 @@ def test_what_is_written_into_is_wide_too() -> None:
 
 def test_a_long_sum_is_taken_term_by_term() -> None:
     given = torch.full((1, 50_000), 0.1)
-    with Naive() as mode:
+    with Naive():
         naive = given.sum(-1)
     with Wide():
         exact = given.sum(-1)
-    assert mode.longest == 50_000
     assert abs(float(naive - exact)) > 20 * abs(float(given.sum(-1).double() - exact))
 
 
@@ -152,11 +151,10 @@ def test_a_norm_is_of_long_sums(norm: nn.Module) -> None:
     given = torch.full((1, 4, 1000), 0.3235)
     with torch.no_grad():
         own = norm(given)
-        with Naive() as mode:
+        with Naive():
             naive = norm(given)
         with Wide():
             exact = norm(given)
-    assert mode.longest == 1000
     assert naive.shape == own.shape
     assert (naive - exact).abs().max() > 10 * (own - exact).abs().max()
 
