@@ -14,6 +14,14 @@ def directory(name: str) -> Path:
     return _root() / name
 
 
+def made(name: str) -> Path:
+    """The same, made if it is not there."""
+    place = directory(name)
+    _root().mkdir(mode=0o700, parents=True, exist_ok=True)  # results are kept here
+    place.mkdir(exist_ok=True)
+    return place
+
+
 def keep(place: Path, content: bytes | memoryview) -> None:
     """Write a file atomically. A full or read-only disk only makes the next time slower."""
     with suppress(OSError):

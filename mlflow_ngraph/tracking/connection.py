@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
+from filelock import FileLock
+
+from mlflow_ngraph import user_cache
 from mlflow_ngraph.addresses import HIDDEN, redacted, shown
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 
@@ -48,6 +52,7 @@ NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
 _BYTES_PER_S = 2e6
 """Least upload speed of a server, which passes files on to their store before it answers."""
 _LONGEST_MESSAGE = 300
+_MAKING_TABLES_S = 60.0
 AMBIGUOUS = (
     "write the characters @ / ? # : of a user or a password as %40 %2F %3F %23 %3A, or give them in "
     "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
@@ -91,7 +96,22 @@ def connect(tracking_uri: str) -> MlflowClient:
 
     for name in ("mlflow.store.db.utils", "alembic.runtime.migration", "mlflow.tracking.fluent"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return MlflowClient(tracking_uri)
+    with _one_at_a_time(tracking_uri):
+        return MlflowClient(tracking_uri)
+
+
+@contextmanager
+def _one_at_a_time(tracking_uri: str) -> Iterator[None]:
+    """Let one process of this user make the tables of a new database.
+
+    MLflow's own lock is a file in the temporary folder, of which each child has another.
+    """
+    with ExitStack() as stack:
+        if is_database(tracking_uri):
+            with suppress(OSError):  # without a folder for it, as without this package
+                digest = hashlib.sha256(tracking_uri.encode()).hexdigest()[:16]
+                stack.enter_context(FileLock(user_cache.made("databases") / f"{digest}.lock", timeout=_MAKING_TABLES_S))
+        yield
 
 
 def is_server(tracking_uri: str) -> bool:

@@ -60,7 +60,7 @@ class Naive(TorchDispatchMode):  # type: ignore[misc]
         return summed.reshape(result.shape)
 
     def _rows(self, tensor: torch.Tensor, named: Sequence[int] | None) -> torch.Tensor | None:
-        """The terms along the first of two axes, in the order of memory; None if they are few, or too many."""
+        """The terms along the first of two axes, in the order of memory; None if they are few."""
         axes = sorted(axis % tensor.dim() for axis in named or range(tensor.dim()))
         terms = math.prod(tensor.shape[axis] for axis in axes)
         if terms < _LONG:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -188,3 +190,15 @@ def test_settings_hold_only_while_talking(monkeypatch: pytest.MonkeyPatch) -> No
 def test_recording_needs_an_open_study(sqlite_uri: str, tmp_path: Path) -> None:
     with pytest.raises(TrackingError, match=r"call Recorder\.open first"):
         Recorder(sqlite_uri).close(study_record(tmp_path), "FINISHED")
+
+
+@pytest.mark.usefixtures("processes")
+def test_processes_that_make_a_database_at_the_same_time_have_one(tmp_path: Path) -> None:
+    """Each with a temporary folder of its own, as the children of two studies have."""
+    program = f"from mlflow_ngraph.tracking import connection; connection.connect('sqlite:///{tmp_path}/mlflow.db')"
+    started = []
+    for number in range(3):
+        (folder := tmp_path / str(number)).mkdir()
+        env = {**os.environ, "TMPDIR": str(folder), "XDG_CACHE_HOME": str(tmp_path)}
+        started.append(subprocess.Popen([sys.executable, "-c", program], env=env, stderr=subprocess.PIPE, text=True))
+    assert [(process.communicate()[1], process.returncode) for process in started] == [("", 0)] * 3
