@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -365,7 +366,12 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
     if isinstance(own, Mapping) and isinstance(given.get("arrivals"), Mapping):
         # Rates and bound are separate options; the file may have one of them.
         given["arrivals"] = {**own, **given["arrivals"]}
-    return parse({"name": path.stem, **content, **given}, str(path))
+    return parse({"name": _plain(path.stem), **content, **given}, str(path))
+
+
+def _plain(stem: str) -> str:
+    """A name of a file as that of a study."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-")[:100] or "study"
 
 
 def _with_options(asked: Sequence[Any], own: Any, path: Path) -> list[Any]:

@@ -166,6 +166,12 @@ def test_what_is_wrong_is_said_with_place_and_remedy(change, message, tmp_path):
     assert "\n" not in text
 
 
+def test_a_study_without_a_name_has_that_of_its_file(tmp_path):
+    path = tmp_path / "m\u00efne two.yaml"
+    path.write_text("workloads: [resnet-18]\ncompilers: [identity]\n")
+    assert study.load(str(path)).name == "m-ne-two"
+
+
 def test_files_that_are_no_studies_are_named(tmp_path):
     with pytest.raises(StudyError, match="did you mean 'quick'"):
         study.load("quikc")

@@ -29,6 +29,7 @@ VACUOUS = "outputs do not depend on the input: nothing was verified"
 TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
 TOO_SLOW = "an inference takes longer than limits.verify_seconds"
 UNCHECKED = "could not be checked: the model raised when it was asked what rounding does to it"
+NO_NUMBERS = "the model gives NaN or infinity, for the timed inputs and for all others: nothing was verified"
 UNJUDGED = "rounding decides what comes out, for the timed inputs and for all others: nothing was verified"
 ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
 _SHORTEST_S = 0.001
@@ -316,7 +317,7 @@ def _unchecked(verified: VerifyAnswer) -> str:
     """Explain why parity is inconclusive although no output is wrong."""
     tried, unchecked = verified.get("inputs", 0), verified.get("unchecked", 0)
     if verified.get("unjudged") and not verified["judged"]:
-        return UNJUDGED
+        return NO_NUMBERS if verified.get("no_numbers") and not verified["ill_conditioned"] else UNJUDGED
     if not unchecked or unchecked < tried:
         return ""
     return f"{UNCHECKED} ({tried} inputs): {verified['unchecked_why']}"

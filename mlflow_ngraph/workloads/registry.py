@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mlflow_ngraph.entry_points import Entry, Registry
+from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import Init, Workload, WorkloadInfo, WorkloadRef
 from mlflow_ngraph.workloads.catalogue import find_paper_model, paper_blocks, paper_models
 
@@ -10,6 +13,8 @@ _HERE = "mlflow_ngraph.workloads"
 
 PAPER = "paper"
 """Stands for a name of the paper, such as ``paper:resnet18``; never part of a canonical reference."""
+_FILES = {".onnx": "onnx:{path}", ".pt2": "pt2:{path}", ".py": "torch:{stem}:FUNCTION, with its inputs in a study file"}
+"""What to write for a file, by its suffix."""
 
 WORKLOADS: Registry[Workload] = Registry(
     "workload scheme",
@@ -31,8 +36,16 @@ def create(ref: WorkloadRef, init: Init) -> Workload:
     Raises `UnknownNameError` for an unknown scheme or model of the paper, and `WorkloadError` for a wrong option.
     """
     if ref.scheme == PAPER:
+        _require_no_file(ref.target)
         ref = WorkloadRef("timm", find_paper_model(ref.target).timm_name, ref.options)
     return WORKLOADS.get(ref.scheme)(ref, init)
+
+
+def _require_no_file(name: str) -> None:
+    """Files have schemes of their own."""
+    path = Path(name)
+    if path.suffix in _FILES and path.is_file():
+        raise WorkloadError(f"{name} is a file: write {_FILES[path.suffix].format(path=name, stem=path.stem)}")
 
 
 def catalogue() -> list[WorkloadInfo]:

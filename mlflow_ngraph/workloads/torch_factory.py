@@ -57,6 +57,11 @@ class TorchWorkload(SampledWorkload):
         self._module_name, colon, self._attribute = ref.target.partition(":")
         if not colon or not self._module_name or not self._attribute:
             raise WorkloadError(f"workload torch:{ref.target}: write torch:package.module:callable")
+        if self._module_name.endswith(".py"):
+            module = self._module_name.removesuffix(".py").strip("./").replace("/", ".")
+            raise WorkloadError(
+                f"workload torch:{ref.target}: name the module, not its file: torch:{module}:{self._attribute}"
+            )
         if self._module_name == "__main__":
             raise WorkloadError(
                 f"workload torch:{ref.target} lives in the program or notebook that is running, where no other process finds "

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +128,20 @@ def test_creating_workloads_imports_no_runtime() -> None:
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("net.onnx", "net.onnx is a file: write onnx:net.onnx"),
+        ("net.py", "net.py is a file: write torch:net:FUNCTION"),
+        ("torch:./nets/small.py:cnn", "name the module, not its file: torch:nets.small:cnn"),
+    ],
+)
+def test_a_file_is_told_how_to_be_written(
+    name: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / Path(name).name).touch()
+    with pytest.raises(WorkloadError, match=re.escape(wanted)):
+        create(WorkloadChoice(ref=name, options=IMAGE if ":" in name else {}).parsed(), Init())
