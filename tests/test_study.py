@@ -168,7 +168,7 @@ def test_what_is_wrong_is_said_with_place_and_remedy(change, message, tmp_path):
 
 def test_a_study_without_a_name_has_that_of_its_file(tmp_path):
     path = tmp_path / "m\u00efne two.yaml"
-    path.write_text("workloads: [resnet-18]\ncompilers: [identity]\n")
+    path.write_text("workloads: [resnet-18]\ncompilers: [identity]\nbatch_sizes: [1]\n")
     assert study.load(str(path)).name == "m-ne-two"
 
 
