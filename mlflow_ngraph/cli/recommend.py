@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ FORMATS = ("table", "markdown", "csv", "json")
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
+_APART = 1.5
+"""Ratio from which a cost and the figures beside it are reported as different."""
 
 
 @click.command(cls=KeptCommand)
@@ -134,9 +137,17 @@ def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int) -> Ite
         yield Cell(answer["said"], tone="heading" if answer["decided"] else "warning")
     columns = _columns(about)
     for _, inside in table.groupby(["workload", "device"], sort=False, dropna=False):
-        shown = inside[(inside["rank"] <= 1 + alternatives) | inside["on_front"]].sort_values("rank", kind="stable")
+        chosen = (inside["rank"] <= 1 + alternatives) | inside["on_front"] | inside["tied"]
+        rows = inside[chosen].sort_values("rank", kind="stable").to_dict("records")
         title = f"{inside['label'].iloc[0]} on {inside['device'].iloc[0]}"
-        yield Sheet(title, columns, [_row(row, about) for row in shown.to_dict("records")])
+        yield Sheet(title, columns, [_row(row, about) for row in rows])
+        if len(inside) > len(rows):
+            yield Cell(
+                f"{counted(len(inside) - len(rows), 'cell')} behind these: --alternatives {len(inside)}", tone="faint"
+            )
+        if any(_apart(row, rows[0], about) for row in rows[1:]):
+            text = "costs follow from shared rounds, which differ so much that they contradict the figures of all calls"
+            yield Cell(text, tone="faint")
         yield from (Cell(str(text), tone="command") for text in inside.loc[inside["best"], "pull"] if text)
     yield from faint(_notes(table, about))
 
@@ -146,7 +157,7 @@ def _columns(about: dict[str, Any]) -> list[Column]:
     return [
         *(number(""), Column("compiler"), Column("precision"), number("batch")),
         number(f"{metric_title(about['metric'], _over(about, about['metric']))}{unit}"),
-        *(number("95 % interval", spare=1), number("costs"), number("costs, 95 %", spare=2)),
+        *(number("95 % interval", spare=1), number("costs"), number("costs [95 %]", spare=2)),
         *(map(number, (f"score ({about['fleet']})", "worst on")) if about["fleet"] else ()),
         *(number(metric_title(name, _over(about, name))) for name in about["front"]),
     ]
@@ -175,6 +186,14 @@ def _row(row: dict[str, Any], about: dict[str, Any]) -> list[str]:
     ]
     score = [f"{row['score']:.3f}", str(row["worst_device"])] if about["fleet"] else []
     return [*texts, *score, *(rounded(plain(row[name])) for name in about["front"])]
+
+
+def _apart(row: dict[str, Any], best: dict[str, Any], about: dict[str, Any]) -> bool:
+    """True if the cost, which follows from shared rounds, is not that of the figures beside it."""
+    if about["fleet"] or missing(row["loss"]) or not min(row["value"], best["value"]) > 0:
+        return False
+    kept = 1 + row["loss"] if about["better"] == "lower" else 1 - row["loss"]
+    return kept > 0 and abs(math.log(row["value"] / best["value"] / kept)) > math.log(_APART)
 
 
 def _precision(row: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from mlflow_ngraph.analysis import results
+from mlflow_ngraph.cli import recommend
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Artifact
 from tests.support.records import study_record
@@ -63,6 +64,26 @@ def test_what_another_study_changes_is_said(sqlite_uri: str, tmp_path: Path, cli
     assert f"from study to study, speed-ups on xeon {said} ({between['figures']} cells in 2 studies)" in " ".join(
         out.split()
     )
+
+
+def test_rows_that_are_left_out_are_counted(recorded: str, cli, cli_json) -> None:
+    arguments = ("recommend", "--tracking-uri", recorded, "--workloads", "resnet18", "--devices", "xeon")
+    rows = cli_json(*arguments)["choices"]
+    shown = [row for row in rows if row["rank"] == 1 or row["tied"]]
+    out = cli(*arguments, "--alternatives", "0")[1]
+    assert f"{len(rows) - len(shown)} cells behind these: --alternatives {len(rows)}" in out
+    assert "behind these" not in cli(*arguments, "--alternatives", str(len(rows)))[1]
+
+
+@pytest.mark.parametrize(
+    ("better", "value", "loss", "apart"),
+    [("lower", 2.9, 16.2, True), ("lower", 2.9, 1.8, False), ("higher", 0.3, 0.94, True), ("higher", 0.3, 0.69, False)],
+)
+def test_a_cost_that_contradicts_the_figures_beside_it_is_found(
+    better: str, value: float, loss: float, *, apart: bool
+) -> None:
+    about = {"fleet": None, "better": better}
+    assert recommend._apart({"value": value, "loss": loss}, {"value": 1.0}, about) == apart
 
 
 def test_one_choice_for_all_devices(recorded: str, cli, cli_json) -> None:
