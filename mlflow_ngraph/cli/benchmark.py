@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import click
 
 from mlflow_ngraph import home as home_directory
+from mlflow_ngraph.addresses import shown
 from mlflow_ngraph.cli import output, study_plan, tables
 from mlflow_ngraph.cli.filters import bound_options
 from mlflow_ngraph.cli.lists import items
@@ -249,12 +250,20 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
         messages.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
     with Progress(State.of(plan), messages) as progress:
         outcome = run_study(study, observer=progress, home=home, **how)
-    show_outcome(outcome, as_json=as_json)
+    show_outcome(outcome, as_json=as_json, tracking_uri=how.get("tracking_uri"), experiment=how.get("experiment"))
     return outcome.exit_code
 
 
-def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
-    """Print the results, best first, where they are recorded, and conclusions."""
+def show_outcome(
+    outcome: Outcome, *, as_json: bool, tracking_uri: str | None = None, experiment: str | None = None
+) -> None:
+    """Print the results, best first, where they are recorded, and conclusions.
+
+    Parameters
+    ----------
+    tracking_uri, experiment : str | None
+        As they were given, for the command that records the study later.
+    """
     from mlflow_ngraph.analysis.closing import answers
     from mlflow_ngraph.tables import races
     from mlflow_ngraph.tables.summary import references, sheet, summary_rows
@@ -281,36 +290,44 @@ def show_outcome(outcome: Outcome, *, as_json: bool) -> None:
     tables.show(console, sheet(outcome.record))
     for line in races.results(outcome.record):
         console.print(line, markup=False, soft_wrap=True)
+    later = _sync_command(outcome.directory, tracking_uri, experiment)
     console.print()
     for what, where in {"directory": outcome.directory, **outcome.where}.items():
         console.print(f"{what.replace('_', ' ')}: {where}", soft_wrap=True)
     if outcome.unrecorded:
         console.print(
-            f"not everything is recorded: {outcome.unrecorded}; later: mlflow-ngraph study sync {shlex.quote(_typed(outcome.directory))}",
+            f"not everything is recorded: {outcome.unrecorded}; later: {later}",
             style="yellow",
             soft_wrap=True,
         )
     console.print()
     for answer in found:
         console.print(answer, style="bold", markup=False, soft_wrap=True)
-    for line in _next_steps(outcome):
+    for line in _next_steps(outcome, later):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _next_steps(outcome: Outcome) -> Iterator[str]:
+def _next_steps(outcome: Outcome, later: str) -> Iterator[str]:
     """Commands for a study that is not recorded yet, or was measured before."""
     from mlflow_ngraph.execute import study_directories
 
     if outcome.unrecorded:
         return
     if not outcome.where:
-        yield f"not recorded yet: mlflow-ngraph study sync {shlex.quote(_typed(outcome.directory))}"
+        yield f"not recorded yet: {later}"
     elif (earlier := study_directories.measured_before(outcome.directory)) is not None:
         name = shlex.quote(earlier.name)
         yield (
             f"measured before as {earlier.study_id}; compare the two with: mlflow-ngraph results gate {name}, or "
             f"mlflow-ngraph results diff {name}~1 {name}"
         )
+
+
+def _sync_command(directory: Path, tracking_uri: str | None, experiment: str | None) -> str:
+    """The command that records a study where it was to be recorded; a login in the address is left to the user."""
+    places = {"--tracking-uri": tracking_uri and shown(tracking_uri), "--experiment": experiment}
+    given = [word for option, value in places.items() if value for word in (option, value)]
+    return shlex.join(["mlflow-ngraph", "study", "sync", _typed(directory), *given])
 
 
 def _typed(directory: Path) -> str:

@@ -181,7 +181,11 @@ def test_where_to_look_comes_before_the_answers(tmp_path: Path, capfd) -> None:
 
 def test_what_is_not_recorded_is_said_with_the_remedy(tmp_path: Path, capfd) -> None:
     show_outcome(outcome(tmp_path, "the server went away"), as_json=False)
-    assert f"the server went away; later: mlflow-ngraph study sync {tmp_path}" in capfd.readouterr().out
+    assert f"the server went away; later: mlflow-ngraph study sync {tmp_path}\n" in capfd.readouterr().out
+    to = {"tracking_uri": "http://me:pw@lab:5000", "experiment": "my own"}
+    show_outcome(outcome(tmp_path, "it is down"), as_json=False, **to)
+    told = capfd.readouterr().out
+    assert f"study sync {tmp_path} --tracking-uri http://lab:5000 --experiment 'my own'" in told
 
 
 def test_an_outcome_as_json(tmp_path: Path, capfd) -> None:
