@@ -156,7 +156,7 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     from mlflow_ngraph.analysis.rivals import rivals_of
     from mlflow_ngraph.tables import distinct
 
-    models = sorted(frame["workload"].dropna().unique())
+    models = sorted(frame.loc[frame["model_id"].notna(), "workload"].dropna().unique())
     if several := list(distinct.several_models(frame)):
         raise UsageError(several[0])
     if len(models) > 1:

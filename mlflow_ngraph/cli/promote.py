@@ -100,6 +100,7 @@ def _show(promotion: Promotion) -> None:
     for objection in promotion.objections:
         console.print(f"- {objection}", markup=False, soft_wrap=True)
     if promotion.state == "refused":
-        console.print("--force promotes it nevertheless, and records why it should not have been", soft_wrap=True)
+        remedy = "--accept-undecided" if promotion.only_undecided else "--force"
+        console.print(f"{remedy} promotes it nevertheless, and records why it should not have been", soft_wrap=True)
     if promotion.signed_by:
         console.print(f"signed by {promotion.signed_by}", soft_wrap=True)

@@ -49,6 +49,8 @@ class Promotion:
     """Objections; overruled ones where it was promoted."""
     description: str
     """Markdown."""
+    only_undecided: bool = False
+    """Nothing but a possible better one speaks against it."""
     signed_by: str | None = None
     """Key that signed the promotion."""
 
@@ -148,6 +150,7 @@ def promote(
             description=evidence.markdown(
                 candidate, cell, (before.version, before.cell) if before and not same else None, comparison, objections
             ),
+            only_undecided=bool(rivals) and len(objections) == 1,
         )
         if dry_run or promotion.state == "refused":
             return promotion

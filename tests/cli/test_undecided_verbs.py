@@ -95,6 +95,7 @@ def test_promote_refuses_unless_that_is_accepted(recorded: str, cli: Cli) -> Non
     assert code == 3
     assert "resnet@xeon-champion is not made: resnet18 by onnxruntime[opt_level=2], fp32 is not promoted" in out
     assert "- undecided: openvino at batch 4 measured" in out
+    assert "--accept-undecided promotes it nevertheless" in out
     assert not MlflowClient(recorded).search_registered_models()
     code, out, _ = cli(*asked, "--accept-undecided", "--json")
     document = json.loads(out)

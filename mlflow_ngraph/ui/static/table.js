@@ -42,7 +42,7 @@ export function show(target, told, state, sorted) {
   const table = element(
     "table",
     { class: "numbers" },
-    element("caption", {}, `Batch size ${told.batch}${everywhere}. ★ is the best of a ${among}; ≈ cannot be told from it.${told.table.some((row) => row.unsteady) ? ` ${UNSTEADY}` : ""}`),
+    element("caption", {}, `Batch size ${told.batch}${everywhere}. ★ has the best figure of a ${among}; ≈ cannot be told from it.${told.table.some((row) => row.unsteady) ? ` ${UNSTEADY}` : ""}`),
     element("thead", {}, element("tr", {}, ...heads)),
     body,
   );
