@@ -4,6 +4,7 @@
 # make lint        linters, types and import rules only
 # make coverage    all tests, with how much of the package they reach
 # make ui          MLflow's web pages on what was recorded
+# make results     the tables of docs/verification.md, rendered from benchmarks/records
 # make clean       removes the environment and caches; keeps what was recorded
 
 SHELL := bash
@@ -29,7 +30,7 @@ STAMP := $(VENV)/.installed
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 COMMA := ,
 
-.PHONY: help benchmark check test lint coverage ui clean environment
+.PHONY: help benchmark check test lint coverage ui results clean environment
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -113,6 +114,9 @@ coverage: $(STAMP)
 
 ui: $(STAMP)
 	@mlflow server --app-name ngraph --backend-store-uri "$$MLFLOW_TRACKING_URI" --port 5000
+
+results: $(STAMP)
+	@python benchmarks/render_records.py
 
 clean:
 	rm -rf $(VENV) .nox mutants build dist *.egg-info plugins/*/build plugins/*/*.egg-info htmlcov .coverage .coverage.*

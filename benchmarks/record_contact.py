@@ -53,10 +53,10 @@ def row(report: Report) -> str:
     machine = report.parts["machine"].tables if "machine" in report.parts else ()
     named = {line[0]: line[1] for table in machine for line in table.rows if table.title == "This machine"}
     found = [(title, report.parts[name]) for name, title in report.planned if name in report.parts]
-    right = [title for title, part in found if part.status == "right"]
     others = [f"{title} ({part.status})" for title, part in found if part.status != "right"]
     when = f"{time.strftime('%Y-%m-%d', time.gmtime(report.started_at))}, {report.package}, {report.form} form"
-    cells = (named.get("machine", ""), when, "; ".join(right) or "–", "; ".join(others) or "–")
+    right = f"{len(found) - len(others)} of {len(found)}"
+    cells = (named.get("machine", ""), when, right, "; ".join(others) or "–")
     return _row([f"[{report.device}](reference/first-contact-{report.device}.md)", *map(escaped, cells)])
 
 

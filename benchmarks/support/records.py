@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from mlflow_ngraph import documents
 from mlflow_ngraph.devices import fingerprint
 
-FOLDER = Path(__file__).parents[1] / "records"
+FOLDER = Path(__file__).resolve().parents[1] / "records"
 MACHINES = "machines"
 """The file that names machines by the keys that records use."""
 VERSIONS = ("python", "mlflow", "torch", "onnxruntime", "openvino", "apache-tvm")
@@ -63,6 +63,22 @@ class Record(BaseModel):
     """Empty as long as nothing was recorded."""
 
 
+def at_least(name: str, value: float, bar: float, unit: str = "", note: str = "") -> Result:
+    """A figure that must not be below its bar."""
+    said = "all" if unit == f"of {bar}" else _bar("at least", bar, unit)
+    return Result(name=name, value=value, unit=unit, bar=said, met=value >= bar, note=note)
+
+
+def at_most(name: str, value: float, bar: float, unit: str = "", note: str = "") -> Result:
+    """A figure that must not be above its bar."""
+    said = _bar("at most", bar, unit) if bar else "none"
+    return Result(name=name, value=value, unit=unit, bar=said, met=value <= bar, note=note)
+
+
+def _bar(word: str, bar: float, unit: str) -> str:
+    return f"{word} {bar:g} {'' if unit.startswith('of ') else unit}".strip()
+
+
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Give a benchmark the option for `keep`."""
     told = "replace the record in benchmarks/records; say if others used the machine meanwhile"
@@ -70,8 +86,8 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def keep(options: argparse.Namespace, name: str, *results: Result) -> None:
-    """Replace the results of a record, if ``--record`` was given."""
-    if options.record is None:
+    """Replace the results of a record, if ``--record`` was given and there are any."""
+    if options.record is None or not results:
         return
     for topic, records in read().items():
         for place, record in enumerate(records):
