@@ -113,7 +113,7 @@ def test_a_benchmark_replaces_its_own_record_and_no_other(folder: Path, monkeypa
     after = {record.id: record for topic in records.read().values() for record in topic}
     zoo = after["zoo"]
     assert zoo.command == "python benchmarks/zoo.py --home place --chunk 8"
-    assert (zoo.busy, zoo.what) == (True, before["zoo"].what)
+    assert (zoo.busy, zoo.note, zoo.what) == (True, "", before["zoo"].what)
     assert zoo.commit != before["zoo"].commit
     assert zoo.machine in records.machines()
     assert zoo.versions["mlflow"]

@@ -59,6 +59,7 @@ class Record(BaseModel):
     """The tree that was measured, or the commit that wrote the figure down; None where unknown."""
     versions: dict[str, str] = {}
     note: str = ""
+    """How these results came about; those of another run come without it."""
     results: list[Result]
     """Empty as long as nothing was recorded."""
 
@@ -124,7 +125,7 @@ def _content(record: Record) -> dict[str, Any]:
 
 
 def _circumstances(options: argparse.Namespace) -> dict[str, Any]:
-    """Command, machine, date, commit and versions of this run."""
+    """Command, machine, date, commit and versions of this run, and no note of another one."""
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     place = words.index("--record") if "--record" in words else len(words)
     script = Path(sys.argv[0]).name
@@ -136,6 +137,7 @@ def _circumstances(options: argparse.Namespace) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "commit": _commit(),
         "versions": {name: versions[name] for name in VERSIONS if name in versions},
+        "note": "",
     }
 
 
