@@ -76,9 +76,10 @@ def test_a_command_names_what_exists(record: Record) -> None:
     if program == "make":
         assert f"\n{words[0]}:" in (ROOT / "Makefile").read_text()
     elif program == "mlflow-ngraph":
-        context, command = click.Context(cli), cli
+        command: click.Command | None = cli
         while isinstance(command, click.Group):
-            _, command, words = command.resolve_command(context, words)  # type: ignore[assignment]
+            _, command, words = command.resolve_command(click.Context(cli), words)
+        assert command is not None
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= known
     elif program == "python":

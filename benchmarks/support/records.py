@@ -21,7 +21,8 @@ from pydantic import BaseModel, ConfigDict
 from mlflow_ngraph import documents
 from mlflow_ngraph.devices import fingerprint
 
-FOLDER = Path(__file__).resolve().parents[1] / "records"
+HERE = Path(__file__).resolve().parent
+FOLDER = HERE.parent / "records"
 MACHINES = "machines"
 """The file that names machines by the keys that records use."""
 VERSIONS = ("python", "mlflow", "torch", "onnxruntime", "openvino", "apache-tvm")
@@ -153,9 +154,17 @@ def _machine() -> str:
 
 
 def _commit() -> str | None:
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=8"]
-    found = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    """The commit of this tree, with a mark if more than records was changed since."""
+    commit = _git("rev-parse", "--short=8", "HEAD")
+    outside = (":/", ":(top,exclude)benchmarks/records", ":(top,exclude)docs/verification.md")
+    changed = commit and _git("status", "--porcelain", "--untracked-files=no", "--", *outside)
+    return f"{commit}-dirty" if changed else commit or None
+
+
+def _git(*words: str) -> str:
+    """The answer of git; empty where there is no repository."""
+    done = subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 class _Flow(dict[str, Any]):
