@@ -6,6 +6,7 @@
 # make docs        the documentation as a site, in docs/_build
 # make dist        what a release consists of, in dist
 # make ui          MLflow's web pages on what was recorded
+# make results     the tables of docs/verification.md, rendered from benchmarks/records
 # make clean       removes the environment and caches; keeps what was recorded
 
 SHELL := bash
@@ -31,7 +32,7 @@ STAMP := $(VENV)/.installed
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 COMMA := ,
 
-.PHONY: help benchmark check test lint coverage docs dist ui clean environment
+.PHONY: help benchmark check test lint coverage docs dist ui results clean environment
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -125,6 +126,9 @@ dist: $(STAMP)
 
 ui: $(STAMP)
 	@mlflow server --app-name ngraph --backend-store-uri "$$MLFLOW_TRACKING_URI" --port 5000
+
+results: $(STAMP)
+	@python benchmarks/render_records.py
 
 clean:
 	rm -rf $(VENV) .nox mutants build dist *.egg-info plugins/*/build plugins/*/*.egg-info htmlcov .coverage .coverage.*

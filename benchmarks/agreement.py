@@ -16,6 +16,7 @@ from pathlib import Path
 from sys import path
 
 import numpy as np
+from support import records
 
 path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.random_results import OBJECTIVES, disagreements, table
@@ -26,6 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="seed of the first table")
+    records.add_option(parser)
     options = parser.parse_args()
     started, cells, found = time.perf_counter(), 0, 0
     for number in range(options.first, options.first + options.tables):
@@ -39,6 +41,7 @@ def main() -> int:
         if (number - options.first) % 50 == 49:
             print(f"{number - options.first + 1} tables, {found} disagreements", flush=True)
     print(f"{options.tables} tables, {cells} cells: {found} disagreements, in {time.perf_counter() - started:.0f} s")
+    records.keep(options, "agreement", records.at_most("disagreements", found, 0, f"in {options.tables} tables"))
     return int(found > 0)
 
 

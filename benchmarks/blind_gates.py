@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from interval_coverage import alike, bursts
+from support import records
 from support.drawn_study import Durations, derived
 
 from mlflow_ngraph.analysis.described import Described
@@ -37,8 +38,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--equal", type=int, default=200)
     parser.add_argument("--slower", type=int, default=100)
+    records.add_option(parser)
     asked = parser.parse_args()
-    failed = False
+    failed, figures = False, []
     for metric in ("speedup", "throughput"):
         for speed, pairs in ((1.0, asked.equal), (SLOWER, asked.slower)):
             counts = {machine: Counter[str]() for machine in SCATTER}
@@ -53,7 +55,16 @@ def main() -> int:
             print(f"{metric}, {'equal' if speed == 1 else '5 % slower'}: " + "; ".join(_said(counts)), flush=True)
             print(f"  passed while blind: {blind}")
             red, seen = whole["failed"] / pairs, 1 - whole["passed"] / pairs
+            share = (
+                records.at_most(f"equal pairs that fail, by {metric}", round(100 * red, 1), 100 * MOST_RED, "%")
+                if speed == 1
+                else records.at_least(
+                    f"slower engines noticed, by {metric}", round(100 * seen, 1), 100 * LEAST_SEEN, "%"
+                )
+            )
+            figures += [share, records.at_most("passed while blind", blind, 0, f"of {pairs}")]
             failed |= bool(blind) or (red > MOST_RED if speed == 1 else seen < LEAST_SEEN)
+    records.keep(asked, "blind_gates", *figures)
     return int(failed)
 
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support import records
 from support.compilers import registered
+from support.records import Result
 from support.resumed import BRIEFLY, measured
 
 from mlflow_ngraph.execute import journal, replay
@@ -51,6 +53,7 @@ LARGE: dict[str, dict[str, Any]] = {
     "deit-tiny": {"ref": "timm:deit_tiny_patch16_224"},
 }
 DAMAGES = ("weight", "swapped", "dropped", "clipped", "repeated", "rounded", "number")
+MORE = "more than one number"
 PLACES = 2
 """Of all damages but ``number``."""
 LIMITS = {"encoder": 1.0, "deit-tiny": 1.0}
@@ -81,6 +84,7 @@ def main() -> int:
     parser.add_argument("--damages", default=",".join(DAMAGES))
     parser.add_argument("--places", type=int, default=3, help="of the damage number")
     parser.add_argument("--anew", action="store_true", help="measure what was measured before")
+    records.add_option(parser)
     options = parser.parse_args()
     found: list[Found] = []
     with registered("broken", "mlflow_ngraph_testing.broken:BrokenCompiler"):
@@ -88,7 +92,7 @@ def main() -> int:
             study = _study({**SMALL, **LARGE}[model], model, options.damages.split(","), options.places)
             found += _measured(study, model, options.home, anew=options.anew)
             print(f"{model}: measured", file=sys.stderr, flush=True)
-    return _report(found)
+    return _report(found, options)
 
 
 def _study(workload: dict[str, Any], model: str, damages: Sequence[str], times: int) -> Study:
@@ -123,7 +127,7 @@ def _measured(study: Study, model: str, home: Path | None, *, anew: bool) -> Ite
             yield Found(model, str(flags["damage"]), int(str(flags["place"])), cell.verdict.value, cell.reason, seconds)
 
 
-def _report(found: Sequence[Found]) -> int:
+def _report(found: Sequence[Found], options: argparse.Namespace) -> int:
     print("| model | damage | place | verdict | s | reason |", "|:--|:--|--:|:--|--:|:--|", sep="\n")
     for one in found:
         print(f"| {one.model} | {one.damage} | {one.place} | {one.verdict} | {one.seconds:.1f} | {one.reason} |")
@@ -131,7 +135,8 @@ def _report(found: Sequence[Found]) -> int:
     for one in found:
         if one.verdict != "unsupported":
             size = "large models" if one.model in LARGE else "small models"
-            groups[f"one number, {size}" if one.damage == "number" else "more than one number"].append(one)
+            groups[f"one number, {size}" if one.damage == "number" else MORE].append(one)
+    figures = []
     for name, members in sorted(groups.items()):
         caught = [one for one in members if one.verdict == "parity_failed"]
         slow = [one for one in caught if one.seconds > SECONDS]
@@ -140,7 +145,14 @@ def _report(found: Sequence[Found]) -> int:
             f"{name}: {len(caught)} of {len(members)} found, {len(slow)} after more than {SECONDS:.0f} s; "
             f"longest {longest:.1f} s"
         )
-    return int(any(one.verdict != "parity_failed" or one.seconds > SECONDS for one in groups["more than one number"]))
+        of, in_time = f"of {len(members)}", len(caught) - len(slow)
+        if name == MORE:
+            figure = records.at_least(f"found within {SECONDS:.0f} s", in_time, len(members), of)
+            records.keep(options, "broken_engines", figure, Result(name="longest", value=round(longest, 1), unit="s"))
+        else:
+            figures.append(Result(name=f"found, {name}", value=in_time, unit=of))
+    records.keep(options, "broken_engines_number", *figures)
+    return int(any(one.verdict != "parity_failed" or one.seconds > SECONDS for one in groups[MORE]))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from support import small_study
+from support import records, small_study
 from support.answers import answer
 from support.server import QUIET
 
@@ -38,6 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archives", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
+    records.add_option(parser)
     options = parser.parse_args()
     os.environ.update(QUIET)
     tally = Counter[str]()
@@ -49,6 +50,10 @@ def main() -> int:
             if became not in RIGHT:
                 print(f"WRONG {what}: {became}"[:900], flush=True)
     print(", ".join(f"{tally[name]} {name}" for name in (*RIGHT, "wrong")) + f" of {tally.total()}")
+    total, note = tally.total(), f"{tally[RIGHT[0]]} refused, {tally[RIGHT[1]]} taken"
+    name = "refused with the file's name, or taken with the same record"
+    good = records.at_least(name, total - tally["wrong"], total, f"of {total}", note)
+    records.keep(options, "changed_archives", good)
     return int(tally["wrong"] > 0)
 
 

@@ -12,6 +12,7 @@ secret was found, or a command ended otherwise than expected.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -28,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import requests
 import yaml
+from support import records
 from support.server import QUIET, tracking_server
 from support.small_study import SMALL
 from support.telltale import PLANTED
@@ -52,6 +54,9 @@ TEXTS = ("address", "signature", "header", "bearer", "pair")
 
 def main() -> int:
     """Plant, run, and search."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    records.add_option(parser)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ngraph-secrets-") as directory:
         place = Path(directory)
         (place / "server").mkdir()
@@ -59,6 +64,8 @@ def main() -> int:
             found = _Hunt(place, address).run()
     for line in found:
         print(line)
+    leaks = records.at_most("leaks, and commands that ended otherwise than expected", len(found), 0)
+    records.keep(options, "leaked_secrets", leaks)
     return int(bool(found))
 
 

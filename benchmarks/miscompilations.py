@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from support import records
 from support.compilers import registered
 from support.old_releases import ENTRY, NAME
 from support.reported import CASES, Case
@@ -76,6 +77,7 @@ def main() -> int:
     parser.add_argument("--environments", type=Path, required=True, help="where the releases are installed")
     parser.add_argument("--cases", help="these alone")
     parser.add_argument("--home", type=Path, help="a directory in which the studies stay")
+    records.add_option(parser)
     options = parser.parse_args()
     wanted = options.cases.split(",") if options.cases else [case.name for case in CASES]
     place = nullcontext(str(options.home)) if options.home else tempfile.TemporaryDirectory()
@@ -87,7 +89,7 @@ def main() -> int:
             if case.name in wanted:
                 outcomes.append(_outcome(case, options.environments, Path(home).absolute() / case.name))
                 print(_line(outcomes[-1]), flush=True)
-    return _report(outcomes)
+    return _report(outcomes, options)
 
 
 def _outcome(case: Case, environments: Path, home: Path) -> Outcome:
@@ -170,12 +172,20 @@ def _line(outcome: Outcome) -> str:
     )
 
 
-def _report(outcomes: list[Outcome]) -> int:
+def _report(outcomes: list[Outcome], options: argparse.Namespace) -> int:
     found = sum(outcome.found for outcome in outcomes)
     named = sum(outcome.named for outcome in outcomes)
     print(f"{len(outcomes)} cases (at least {FEWEST})")
     print(f"{found} found within {SECONDS:.0f} s (at least {FOUND})")
     print(f"{named} with the operator and a model of at most {NODES} nodes (at least {NAMED})")
+    of = f"of {len(outcomes)}"
+    records.keep(
+        options,
+        "miscompilations",
+        records.at_least("cases", len(outcomes), FEWEST),
+        records.at_least(f"found within {SECONDS:.0f} s", found, FOUND, of),
+        records.at_least("guilty operator named by bisect", named, NAMED, of, f"with a model of at most {NODES} nodes"),
+    )
     return int(len(outcomes) < FEWEST or found < FOUND or named < NAMED)
 
 

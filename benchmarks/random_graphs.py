@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support import chunks
+from support import chunks, records
 from support.definition import Definition, Judgement
 from support.graph_verdicts import Said, compiled, prepared, ran, said
 from support.random_onnx import BATCH, random_graph
@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--compilers", default=",".join(COMPILERS))
     parser.add_argument("--results", type=Path, default=Path(tempfile.gettempdir(), "random-graphs.jsonl"))
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    records.add_option(parser)
     options = parser.parse_args()
     compilers = options.compilers.split(",")
     if options.child:
@@ -60,7 +61,7 @@ def main() -> int:
             found[seed] = result
             for line in _lines(seed, result):
                 print(line, flush=True)
-    return _report(found)
+    return _report(found, options)
 
 
 def _seeds(text: str) -> list[str]:
@@ -141,7 +142,7 @@ def _lines(seed: str, result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _report(found: dict[str, dict[str, Any]]) -> int:
+def _report(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> int:
     cells = [(compiler, one) for result in found.values() for compiler, one in result.items() if isinstance(one, dict)]
     kinds = list(dict.fromkeys(one["class"] for _, one in cells))
     compilers = list(dict.fromkeys(compiler for compiler, _ in cells))
@@ -155,9 +156,11 @@ def _report(found: dict[str, dict[str, Any]]) -> int:
     print(
         f"{len(found)} graphs, {native} of them with a PyTorch baseline; broke their process: {', '.join(broke) or 'none'}"
     )
-    bad = sum(count for (_, kind), count in counts.items() if kind in BAD)
-    print(*(f"{kind}: {sum(counts[compiler, kind] for compiler in compilers)}" for kind in BAD), sep="\n")
-    return int(bad > 0)
+    bad = {kind: sum(counts[compiler, kind] for compiler in compilers) for kind in BAD}
+    print(*(f"{kind}: {count}" for kind, count in bad.items()), sep="\n")
+    of = f"of {len(cells)} cells"
+    records.keep(options, "random_graphs", *(records.at_most(kind, count, 0, of) for kind, count in bad.items()))
+    return int(any(bad.values()))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def record(report: Report, documents: Path) -> None:
     page = documents / "reference" / f"first-contact-{report.device}.md"
     verification = documents / "verification.md"
     text = verification.read_text(encoding="utf-8")
-    before, between, after = _parts(text, verification)
+    before, between, after = parts(text, verification, BEGIN, END)
     mark = f"| [{report.device}]("
     others = [line for line in between.splitlines() if line.startswith("| [") and not line.startswith(mark)]
     rows = sorted([*others, row(report)])
@@ -49,14 +49,14 @@ def record(report: Report, documents: Path) -> None:
 
 
 def row(report: Report) -> str:
-    """What there is to say of a device in one row."""
+    """The parts of a report in one row; their page says what was seen."""
     machine = report.parts["machine"].tables if "machine" in report.parts else ()
     named = {line[0]: line[1] for table in machine for line in table.rows if table.title == "This machine"}
     found = [(title, report.parts[name]) for name, title in report.planned if name in report.parts]
-    right = [f"{title}: {part.said}" for title, part in found if part.status == "right"]
-    others = [f"{title} ({part.status}): {part.said}" for title, part in found if part.status != "right"]
+    others = [f"{title} ({part.status})" for title, part in found if part.status != "right"]
     when = f"{time.strftime('%Y-%m-%d', time.gmtime(report.started_at))}, {report.package}, {report.form} form"
-    cells = (named.get("machine", ""), when, ". ".join(right) or "–", ". ".join(others) or "–")
+    right = f"{len(found) - len(others)} of {len(found)}"
+    cells = (named.get("machine", ""), when, right, "; ".join(others) or "–")
     return _row([f"[{report.device}](reference/first-contact-{report.device}.md)", *map(escaped, cells)])
 
 
@@ -64,11 +64,11 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _parts(text: str, path: Path) -> tuple[str, str, str]:
-    """What stands before, between and after the markers."""
-    found = re.fullmatch(f"(.*){re.escape(BEGIN)}(.*){re.escape(END)}(.*)", text, re.DOTALL)
+def parts(text: str, path: Path, begin: str, end: str) -> tuple[str, str, str]:
+    """What stands before, between and after two markers."""
+    found = re.fullmatch(f"(.*){re.escape(begin)}(.*){re.escape(end)}(.*)", text, re.DOTALL)
     if found is None:
-        raise SystemExit(f"{path} lacks the markers {BEGIN} and {END}")
+        raise SystemExit(f"{path} lacks the markers {begin} and {end}")
     return found[1], found[2], found[3]
 
 

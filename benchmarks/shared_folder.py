@@ -9,6 +9,7 @@ changed, removed or added.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import stat
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-from support import small_study
+from support import records, small_study
 from support.answers import answer
 from support.server import QUIET
 
@@ -31,8 +32,11 @@ Planted = Callable[[Path, Path], Verb]
 
 def main() -> int:
     """Plant and use, and print what became of the victim's files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    records.add_option(parser)
+    options = parser.parse_args()
     os.environ.update(QUIET)
-    wrong = 0
+    wrong = []
     with tempfile.TemporaryDirectory(prefix="ngraph-shared-") as place:
         root = Path(place)
         root.chmod(0o755)
@@ -42,9 +46,12 @@ def main() -> int:
         for user in (0, ORDINARY) if os.geteuid() == 0 else (os.geteuid(),):
             for name, act in acts(uri, outcome.directory):
                 said, touched = used(root, user, act)
-                wrong += touched
+                wrong.append(touched)
                 print(f"{'WRONG' if touched else 'ok':5} uid {user}: {name}: {said[:150]}", flush=True)
-    return int(wrong > 0)
+    count = len(wrong)
+    good = records.at_least("acts that touched no file of the victim's", count - sum(wrong), count, f"of {count}")
+    records.keep(options, "shared_folder", good)
+    return int(any(wrong))
 
 
 def acts(uri: str, study: Path) -> Iterator[tuple[str, Planted]]:

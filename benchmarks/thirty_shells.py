@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from support import records
 
 STUDY = """
 name: shells
@@ -126,9 +127,10 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--inspect", action="store_true", help="measure nothing")
     parser.add_argument("--home", type=Path, help="where engines are kept; a new folder by default")
+    records.add_option(parser)
     options = parser.parse_args()
     if options.inspect:
-        return inspect(list(SHELLS.items())[: options.shells])
+        return inspect(list(SHELLS.items())[: options.shells], options)
     with tempfile.TemporaryDirectory() as temporary:
         home = options.home or Path(temporary)
         study = Path(temporary) / "shells.yaml"
@@ -148,10 +150,11 @@ def main() -> int:
             tried = f", attempt {attempt}" if attempt > 1 else ""
             print(f"{'holds' if holds else 'FAILS'}  {name:<28} {said} ({shell.seconds:.0f} s{tried})", flush=True)
     print(f"{held} of {options.shells} shells hold")
+    _keep(options, "thirty_shells_measured", held)
     return 0 if held == options.shells else 1
 
 
-def inspect(shells: list[tuple[str, str]]) -> int:
+def inspect(shells: list[tuple[str, str]], options: argparse.Namespace) -> int:
     """Compare what processes that measure would have in each shell."""
     clean, held = started({}), 0
     for name, value in shells:
@@ -168,7 +171,12 @@ def inspect(shells: list[tuple[str, str]]) -> int:
         )
         print(f"{'holds' if holds else 'FAILS'}  {name:<28} {said}", flush=True)
     print(f"{held} of {len(shells)} shells hold")
+    _keep(options, "thirty_shells", held)
     return 0 if held == len(shells) else 1
+
+
+def _keep(options: argparse.Namespace, name: str, held: int) -> None:
+    records.keep(options, name, records.at_least("shells that hold", held, options.shells, f"of {options.shells}"))
 
 
 def started(shell: dict[str, str]) -> Any:

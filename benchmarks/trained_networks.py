@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from support import records
 from support.resumed import BRIEFLY, measured
 
 from mlflow_ngraph.execute import replay
@@ -86,6 +87,7 @@ def main() -> int:
     parser.add_argument("--compilers", default=COMPILERS)
     parser.add_argument("--networks", default="", help="only those whose path contains one of these texts")
     parser.add_argument("--batch-sizes", default="1,3")
+    records.add_option(parser)
     options = parser.parse_args()
     chosen = [one for one in NETWORKS if any(text in one.member for text in options.networks.split(","))]
     files = [fetched(one, options.folder) for one in chosen]
@@ -94,7 +96,10 @@ def main() -> int:
     directory = measured(given, options.folder / "home")
     counts = Counter(report(replay.load(directory), directory, {f"onnx:{file}": file for file in files}))
     print(f"\n{counts.total()} cells:", ", ".join(f"{count} {name}" for name, count in counts.items()))
-    return int(counts["refused"] + counts["undecided"] > 0 or counts["ok"] == 0)
+    of, doubtful = f"of {counts.total()}", counts["refused"] + counts["undecided"]
+    refused = records.at_most("refused though right, or undecided", doubtful, 0, of)
+    records.keep(options, "trained_networks", refused, records.at_least("ok", counts["ok"], 1, of))
+    return int(doubtful > 0 or counts["ok"] == 0)
 
 
 def fetched(network: Network, folder: Path) -> Path:

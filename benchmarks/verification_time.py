@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from support import records
 from support.resumed import BRIEFLY, measured
 
 from mlflow_ngraph.execute import journal, replay
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path)
     parser.add_argument("--workloads", default="", help="only those whose reference contains one of these texts")
     parser.add_argument("--compilers", default=COMPILERS, help="without tuning")
+    records.add_option(parser)
     options = parser.parse_args()
     models = [one.ref for one in load("paper-models").workloads]
     content = {
@@ -40,7 +42,8 @@ def main() -> int:
         event["lane"]: event["seconds"] for event in journal.read(directory) if event["event"] == "cell_verified"
     }
     failed = 0
-    for lane_id, lane in replay.load(directory).lanes.items():
+    lanes = replay.load(directory).lanes
+    for lane_id, lane in lanes.items():
         (cell,) = lane.cells.values()
         took = seconds.get(lane_id, float("nan"))
         good = cell.verdict.value == "ok" and took <= SECONDS
@@ -48,6 +51,9 @@ def main() -> int:
         print(f"{lane.lane.label:20} {lane.lane.compiler:14} {cell.verdict.value:14} {took:5.1f} s  {cell.reason}")
     longest = max(seconds.values(), default=0.0)
     print(f"{failed} cells are not ok or took longer than {SECONDS:.0f} s; longest {longest:.1f} s")
+    count = len(lanes)
+    good_cells = records.at_least(f"cells ok within {SECONDS:.0f} s", count - failed, count, f"of {count}")
+    records.keep(options, "verification_time", good_cells, records.at_most("longest", round(longest, 1), SECONDS, "s"))
     return int(failed > 0)
 
 

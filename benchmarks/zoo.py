@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the zoo lies beside the tests, whose suite runs a part of it
 
+from support import records  # noqa: E402
+from support.records import Result  # noqa: E402
 from support.resumed import measured  # noqa: E402
 
 from mlflow_ngraph.execute import replay  # noqa: E402
@@ -41,6 +43,7 @@ def main() -> int:
     parser.add_argument("--specimens", default="", help="names, or texts that are in them")
     parser.add_argument("--chunk", type=int, default=16, help="workloads of a study")
     parser.add_argument("--anew", action="store_true", help="measure what was measured before")
+    records.add_option(parser)
     options = parser.parse_args()
     texts = options.specimens.split(",")
     chosen = [one for one in specimens().values() if any(text in one.name for text in texts)]
@@ -51,7 +54,7 @@ def main() -> int:
         given = study(members, compilers, batch_sizes, f"zoo-{number}")
         cells += _measured(given, compilers, options.home, anew=options.anew)
         print(f"{given.name}: {Counter(cell.judgement for cell in cells)}", file=sys.stderr, flush=True)
-    return _report(cells, options.compilers.split(","))
+    return _report(cells, options)
 
 
 def _parts(
@@ -74,7 +77,8 @@ def _measured(given: Study, compilers: Sequence[str], home: Path | None, *, anew
     return judged(replay.load(directory), directory, compilers)
 
 
-def _report(cells: Sequence[Cell], compilers: Sequence[str]) -> int:
+def _report(cells: Sequence[Cell], options: argparse.Namespace) -> int:
+    compilers = options.compilers.split(",")
     names = list(dict.fromkeys(cell.specimen for cell in cells))
     print("| module | truth |", " | ".join(compilers), "|")
     print("|:--|:--|" + ":--|" * len(compilers))
@@ -85,6 +89,14 @@ def _report(cells: Sequence[Cell], compilers: Sequence[str]) -> int:
     for judgement in ("false ok", "refused", "odd"):
         print(f"\n{judgement}: {count[judgement]} of {len(cells)} cells")
         print(*(f"  {cell}" for cell in cells if cell.judgement == judgement), sep="\n")
+    of = f"of {len(cells)}"
+    records.keep(
+        options,
+        "zoo",
+        records.at_most("wrong engines called ok", count["false ok"], 0, of),
+        records.at_most("right engines refused", count["refused"], MAY_BE_REFUSED, of),
+        Result(name="not the expected verdict", value=count["odd"], unit=of),
+    )
     return int(count["false ok"] > 0 or count["refused"] > MAY_BE_REFUSED)
 
 
