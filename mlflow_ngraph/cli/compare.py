@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options, tell
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import UsageError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.analysis.selection import Selection
 
 FORMATS = ("table", "markdown", "csv", "json", "latex", "parquet")
+_ENDINGS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
 _ROWS, _COLUMNS, _METRIC = "label,batch", "device,compiler_label", "throughput"
 
 
@@ -124,11 +125,8 @@ def _compared(asked: Asked, question: ComparisonRequest, runs: FoundRuns) -> Piv
     return Pivot.of(table)
 
 
-def _form(form: str | None, target: str | None) -> str:
-    endings = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
-    form = form or (endings.get(Path(target).suffix, "table") if target else "table")
-    if form not in FORMATS:
-        raise UsageError(f"format: expected {', '.join(FORMATS)}, found {form!r}")
+def _form(asked: str | None, target: str | None) -> str:
+    form = writing.form(asked, target, FORMATS, _ENDINGS)
     if form == "parquet" and not target:
         raise UsageError("format: parquet is no text: give --output FILE.parquet")
     return form

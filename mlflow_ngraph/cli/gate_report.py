@@ -32,7 +32,10 @@ def show(judged: Described) -> None:
     table, about = judged
     verdict = Cell(_verdict(table, about), tone=_TONES[about["outcome"]])
     apart = [Cell(line, tone="bad") for line in _apart(about)]
-    tables.show(output.console(), *apart, _sheet(table, [*faint(_notes(table, about)), verdict]))
+    if apart:
+        tables.show(output.console(), *apart, verdict)
+    else:
+        tables.show(output.console(), _sheet(table, [*faint(_notes(table, about)), verdict]))
 
 
 def markdown(judged: Described) -> str:

@@ -37,6 +37,7 @@ _TOLD = (
     "recording_resumed",
     "repeated_alone",
     "server_away",
+    "session_started",
     "study_is_large",
     "workload_refused",
 )
@@ -163,9 +164,13 @@ class State:
         handler = getattr(self, f"_on_{event.get('event')}", None)
         return handler(event) if handler is not None else None
 
-    def _on_session_started(self, event: Mapping[str, Any]) -> None:
+    def _on_session_started(self, event: Mapping[str, Any]) -> str | None:
         self._before = int(event.get("done", 0))
         self._to_go.expected_s = self._expected_s * (1 - self._before / max(1, self.cells))
+        if int(event.get("session", 1)) == 1:
+            return None
+        # It has the name that it was begun under, though the file may have another one now.
+        return f"going on with {event.get('study_id')}, which has {self._before} of {self.cells} cells; --fresh begins anew"
 
     def _on_workload_started(self, event: Mapping[str, Any]) -> str:
         ref = str(event.get("workload"))

@@ -119,7 +119,17 @@ def notes(plan: StudyPlan, home: Path | None) -> list[str]:
             f"compiling may take up to {wanted / 1e9:.1f} GB of memory and {available / 1e9:.1f} GB are available: cells that run out "
             "of it are oom; free some memory"
         )
-    return [*plan.notes, *planned, *lacking, *_of_the_paper(plan)]
+    return [*plan.notes, *_of_fixed_batches(plan), *planned, *lacking, *_of_the_paper(plan)]
+
+
+def _of_fixed_batches(plan: StudyPlan) -> Iterator[str]:
+    """Notes on models that accept one batch size only, where others are asked for."""
+    for workload in plan.workloads:
+        others = [size for size in plan.study.batch_sizes if size != workload.fixed_batch]
+        if workload.fixed_batch is not None and others and not workload.refused:
+            only = workload.batch_question or f"it accepts batch size {workload.fixed_batch} only"
+            sizes = ", ".join(map(str, others))
+            yield f"{workload.label} will be unsupported at batch {sizes}: {only}; --batch-sizes {workload.fixed_batch} measures it"
 
 
 def _of_the_paper(plan: StudyPlan) -> Iterator[str]:

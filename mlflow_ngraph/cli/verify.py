@@ -15,6 +15,7 @@ from rich.text import Text
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.trust_options import run_option, trust_option
 from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.manifest import Manifest
@@ -115,6 +116,12 @@ def show_trust(manifest: Manifest, check: Check) -> None:
     """Print which engine it is, and why it is trusted."""
     console = output.console()
     console.print(manifest.shown, style="bold", markup=False)
+    for figures in manifest.figures:
+        if figures.verdict != Verdict.OK:
+            reason = f": {figures.reason}" if figures.reason else ""
+            console.print(
+                f"{figures.verdict} at batch {figures.batch}{reason}", style="yellow", markup=False, soft_wrap=True
+            )
     show_checks([check], console)
 
 

@@ -23,7 +23,10 @@ def form(asked: str | None, target: str | None, forms: Sequence[str], endings: M
     UsageError
         There is no such format.
     """
-    chosen = asked or (endings.get(Path(target).suffix) if target else None) or forms[0]
+    ending = Path(target).suffix if target else ""
+    if not asked and ending not in ("", ".txt", *endings):
+        raise UsageError(f"{target}: expected an ending of {', '.join(endings)} or .txt, or --format")
+    chosen = asked or endings.get(ending) or forms[0]
     if chosen not in forms:
         raise UsageError(f"format: expected {', '.join(forms)}, found {chosen!r}")
     return chosen

@@ -168,7 +168,7 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def _busy(directory: Path) -> JournalError:
-    return JournalError(f"{directory}: another process is running this study, or recording it")
+    return JournalError(f"{directory}: another process is running this study, or recording it: wait for it to end")
 
 
 class Reader:

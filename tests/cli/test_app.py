@@ -71,6 +71,10 @@ WRONG = [
     (["info", "workloads", "timm:resnet1"], "resnet1"),
     (["study", "sync", "quick", "--all"], "name studies, or give --all or --watch"),
     (["compare", "--format", "xml", "--tracking-uri", "sqlite:///{tmp}/x.db"], "format: expected table, markdown"),
+    (
+        ["compare", "--output", "x.docx", "--tracking-uri", "sqlite:///{tmp}/x.db"],
+        "x.docx: expected an ending of .md, .tex",
+    ),
     (["compare", "--tracking-uri", "http://127.0.0.1:9"], "127.0.0.1:9"),
 ]
 

@@ -141,7 +141,8 @@ def test_what_is_left_out_counts_as_done(state: State) -> None:
 
 
 def test_a_resumed_study_starts_where_it_was(state: State, clock: Clock) -> None:
-    state.update({"event": "session_started", "done": 2, "cells": 4})
+    started = {"event": "session_started", "session": 2, "study_id": "aaa-1", "name": "bbb", "done": 2, "cells": 4}
+    assert state.update(started) == "going on with aaa-1, which has 2 of 4 cells; --fresh begins anew"
     assert state.done == 2
     assert state.remaining_s == pytest.approx(50)
     clock.now += 25

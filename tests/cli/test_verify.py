@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from mlflow_ngraph.cli import verify
 from mlflow_ngraph.engines import verification
+from mlflow_ngraph.engines.package import open_package
+from mlflow_ngraph.engines.verification import Check
 from tests.support.logged import Logged
 from tests.support.published import of_another_model
 
@@ -29,6 +32,14 @@ def test_a_good_engine_passes(logged: Logged, cli: Cli, cli_json: Callable[..., 
     assert code == 0
     assert "by openvino, fp32, batch 1, 4" in out
     assert "what rounding does at fp32" in out
+
+
+def test_a_verdict_that_is_not_ok_is_said_with_the_engine(logged: Logged, capfd: pytest.CaptureFixture[str]) -> None:
+    manifest = open_package(logged.packages["openvino"]).manifest
+    first, *others = manifest.figures
+    doubtful = first.model_copy(update={"verdict": "unverified", "reason": "the model gives NaN"})
+    verify.show_trust(manifest.model_copy(update={"figures": [doubtful, *others]}), Check("trust", "ok", "not signed"))
+    assert f"unverified at batch {first.batch}: the model gives NaN\n" in capfd.readouterr().out
 
 
 def test_an_engine_on_a_server_is_checked_with_the_digest_there(logged: Logged, cli_json: Callable[..., Any]) -> None:
