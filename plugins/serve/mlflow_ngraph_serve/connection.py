@@ -28,6 +28,8 @@ SPARE = 64
 """Connections beyond `MOST` where all others are being answered; no inference is computed for them."""
 ROOM = 48 << 20
 """Bytes that may wait for clients, bodies half sent and answers not taken, or four of the largest bodies."""
+TURN_S = 0.005
+"""Longest pause between requests of clients that are new or pipeline, while others are answered."""
 HEADER_S = 20.0
 """Timeout from the first byte of a request to the end of its headers."""
 MOMENT_S = 0.5
@@ -59,6 +61,7 @@ class Crowd:
     connections: those that are open, first those on which nothing has moved for longest.
     ending: the server takes no more connections.
     computed: bytes of questions that have come whole.
+    under_way: connections of prompt clients whose questions have come whole and are being answered.
     """
 
     def __init__(self, patience_s: float, largest_body: int, refused: Callable[[Reason], None]) -> None:
@@ -68,6 +71,11 @@ class Crowd:
         self._room = max(ROOM, 4 * largest_body)
         self.computed = 0
         self._waiting = 0
+        self.under_way: set[Connection] = set()
+        self._first: dict[Connection, None] = {}
+        self._others: dict[Connection, None] = {}
+        self._turn: asyncio.Handle | None = None
+        self._turn_taken_at = 0.0
         self._peaked = False
         self._tidying: asyncio.TimerHandle | None = None
 
@@ -84,6 +92,48 @@ class Crowd:
     def lost(self, connection: Connection) -> None:
         """A connection has ended."""
         self.connections.pop(connection, None)
+        self._first.pop(connection, None)
+        self._others.pop(connection, None)
+        self.answered(connection)
+
+    def takes_turn(self, connection: Connection) -> bool:
+        """Have a connection go on when it is its turn: True if that is now.
+
+        In each turn of the event loop one goes on, those with their first request before those that pipeline; and all wait
+        while others are answered, but for `TURN_S` at most.
+        """
+        if self._turn is None and not self.under_way:
+            self._take_turn()
+            return True
+        (self._others if connection.cycle else self._first).setdefault(connection)
+        if self._turn is None:
+            self._next()
+        return False
+
+    def answered(self, connection: Connection) -> None:
+        """A prompt client has its answer."""
+        self.under_way.discard(connection)
+        if isinstance(self._turn, asyncio.TimerHandle) and not self.under_way:
+            self._turn.cancel()
+            self._turn = asyncio.get_running_loop().call_soon(self._next)
+
+    def _take_turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._turn, self._turn_taken_at = loop.call_soon(self._next), loop.time()
+
+    def _next(self) -> None:
+        self._turn = None
+        while (line := self._first or self._others) and self._turn is None:
+            loop = asyncio.get_running_loop()
+            at = self._turn_taken_at + TURN_S
+            if self.under_way and loop.time() < at:
+                self._turn = loop.call_at(at, self._next)
+                return
+            connection = next(iter(line))
+            del line[connection]
+            if not connection.transport.is_closing():
+                self._take_turn()
+                connection.go_on()
 
     def computing(self, size: int) -> None:
         """Count bytes of questions that have come whole; negative ones when they are answered."""
@@ -181,6 +231,7 @@ class Connection(H11Protocol):
     begun: when the first byte of the request under way came, by the monotonic clock; 0 between requests.
     unsent: bytes of the answer that is being sent.
     spare: no inference is computed for it.
+    prompt: the client has waited for its last answer before it asked again, so that its requests wait for nobody else's.
     """
 
     crowd: Crowd
@@ -188,7 +239,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         self.begun = self._heard = 0.0
         self._incoming = self.unsent = 0
-        self.spare = False
+        self.spare = self.prompt = False
         self._impatience: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._counted = self._cut = False
@@ -215,9 +266,28 @@ class Connection(H11Protocol):
             self.begun = self._heard
             self.crowd.moved(self)
         super().data_received(data)
-        whole = self.cycle is not None and not self.cycle.more_body
-        self._hold(len(self.conn.trailing_data[0]) if whole else self._incoming + len(data), self.unsent)
+        self._count(len(data))
         self._watch()
+
+    def handle_events(self) -> None:
+        """Parse what has come: at once for a prompt client, else when it is its turn."""
+        if not self.prompt:
+            if self.crowd.takes_turn(self):
+                super().handle_events()
+            else:
+                self.flow.pause_reading()
+            return
+        super().handle_events()
+        if self._answering and not self.cycle.more_body:
+            self.crowd.under_way.add(self)
+
+    def go_on(self) -> None:
+        """Parse what has come, since it is this connection's turn."""
+        super().handle_events()
+        self._count()
+        self._watch()
+        if not self._answering:
+            self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answering or self.flow.write_paused:
@@ -235,7 +305,9 @@ class Connection(H11Protocol):
         # Between two requests the web server's own limit for idle connections holds.
         self._relax()
         self.crowd.moved(self)
-        self.begun = self._heard if self.conn.trailing_data[0] else 0.0
+        self.crowd.answered(self)
+        self.prompt = not self.conn.trailing_data[0]
+        self.begun = 0.0 if self.prompt else self._heard
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -303,6 +375,11 @@ class Connection(H11Protocol):
         before = self.held
         self._incoming, self.unsent = incoming, unsent
         self.crowd.waiting(self.held - before)
+
+    def _count(self, more: int = 0) -> None:
+        """Hold bytes of requests that are not whole, and of those behind one that is answered."""
+        whole = self.cycle is not None and not self.cycle.more_body
+        self._hold(len(self.conn.trailing_data[0]) if whole else self._incoming + more, self.unsent)
 
     def _leave(self) -> None:
         if self._answering:

@@ -277,7 +277,7 @@ def test_a_server_that_ends_answers_all_that_has_come_in() -> None:
         with echo.sent(question()) as computed, echo.sent(b"") as silent, echo.sent(question()[:-1]) as half:
             until(lambda: counted(echo.url, "ngraph_connections") >= 3)
             blocked = threading.Event()
-            echo.server._web.servers[0].get_loop().call_soon_threadsafe(blocked.wait, 10)
+            next(iter(echo.connections)).loop.call_soon_threadsafe(blocked.wait, 10)
             with echo.sent(question()) as waiting:
                 echo.server.stop()
                 blocked.set()
