@@ -104,7 +104,9 @@ class Batcher:
         self._busy_since = [0.0] * len(engines)
         self._threads = [
             # In the engine's own thread, so that nothing is handed over for a batch.
-            threading.Thread(target=engine.call, args=(partial(self._work, index),), name=f"batches-{index}", daemon=True)
+            threading.Thread(
+                target=engine.call, args=(partial(self._work, index),), name=f"batches-{index}", daemon=True
+            )
             for index, engine in enumerate(engines)
         ]
         for thread in self._threads:

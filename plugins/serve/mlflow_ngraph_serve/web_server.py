@@ -13,7 +13,7 @@ import uvicorn
 from mlflow_ngraph_serve.connection import MOST, Connection, Crowd
 
 NEWCOMERS, PAUSE_S = 4, 0.001
-"""Connections that are accepted at once, and the pause after them, while there are as many as there may be."""
+"""Connections that are accepted in one turn of the event loop, and the pause after it where there are as many as there may be."""
 _CLOSE = (b"connection", b"close")
 
 
@@ -42,7 +42,7 @@ class WebServer(uvicorn.Server):
             self.listen(listening)
 
     def listen(self, listening: socket.socket) -> None:
-        """Take connections from a socket, one in each turn of the event loop: a crowd that comes is in nobody's way."""
+        """Take connections from a socket, a few in each turn of the event loop: a crowd that comes is in nobody's way."""
         listening.setblocking(False)
         self._listening.append(listening)
         self._watch(listening)
@@ -82,13 +82,13 @@ class WebServer(uvicorn.Server):
 
     def _let_in(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        full = len(self._crowd.connections) >= MOST
-        for connection in islice(iter(partial(_accept, listening), None), NEWCOMERS if full else 1):
+        accepted = list(islice(iter(partial(_accept, listening), None), NEWCOMERS))
+        for connection in accepted:
             task = loop.create_task(loop.connect_accepted_socket(self._connection, connection))
             self.server_state.tasks.add(task)
             task.add_done_callback(self.server_state.tasks.discard)
-        if full:
-            # Each of them ends another connection now. The rest waits in the system, where it costs nothing.
+        if not accepted or len(self._crowd.connections) >= MOST:
+            # There are no descriptors left, or each newcomer ends another connection. The rest waits in the system, where it costs nothing.
             loop.remove_reader(listening)
             loop.call_later(PAUSE_S, self._watch, listening)
 
