@@ -16,6 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mlflow_ngraph import process_memory
+from mlflow_ngraph_serve.lingering import Lingering
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,11 +35,6 @@ HEADER_S = 20.0
 """Timeout from the first byte of a request to the end of its headers."""
 MOMENT_S = 0.5
 """Time for requests on their way when the server ends."""
-LINGER_S = 2.0
-LINGER_BYTES = 64 << 20
-"""Time and bytes for which a connection that has ended here is read on, so that the answer arrives."""
-TOGETHER = 64 << 10
-"""Bytes that are copied so that they leave with the head of their answer."""
 PEAK = 16 << 20
 QUIET_S = 5.0
 """Seconds after a peak of bytes until freed memory is returned to the system."""
@@ -102,12 +98,10 @@ class Crowd:
         In each turn of the event loop one goes on, those with their first request before those that pipeline; and all wait
         while others are answered, but for `TURN_S` at most.
         """
-        if self._turn is None and not self.under_way:
+        if self._turn is None and self._may_go_on():
             self._take_turn()
             return True
         (self._others if connection.cycle else self._first).setdefault(connection)
-        if self._turn is None:
-            self._next()
         return False
 
     def answered(self, connection: Connection) -> None:
@@ -121,14 +115,17 @@ class Crowd:
         loop = asyncio.get_running_loop()
         self._turn, self._turn_taken_at = loop.call_soon(self._next), loop.time()
 
+    def _may_go_on(self) -> bool:
+        """True if somebody may go on now; else `_next` is called when somebody may."""
+        loop, at = asyncio.get_running_loop(), self._turn_taken_at + TURN_S
+        if not self.under_way or loop.time() >= at:
+            return True
+        self._turn = loop.call_at(at, self._next)
+        return False
+
     def _next(self) -> None:
         self._turn = None
-        while (line := self._first or self._others) and self._turn is None:
-            loop = asyncio.get_running_loop()
-            at = self._turn_taken_at + TURN_S
-            if self.under_way and loop.time() < at:
-                self._turn = loop.call_at(at, self._next)
-                return
+        while (line := self._first or self._others) and self._turn is None and self._may_go_on():
             connection = next(iter(line))
             del line[connection]
             if not connection.transport.is_closing():
@@ -168,60 +165,6 @@ class Crowd:
         process_memory.release_freed()
 
 
-class _Lingering:
-    """A transport that ends by saying so, and closes when the client has ended too.
-
-    Who closes at once with unread bytes resets the connection, and the answer with it.
-    """
-
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._ended: asyncio.TimerHandle | None = None
-        self._discarded = 0
-        self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Write, and have the head of an answer leave together with a small body: as two packets they wake the client twice."""
-        if self._head:
-            if len(data) > TOGETHER:
-                self._transport.write(self._head)
-                self._transport.write(data)
-            else:
-                self._transport.write(self._head + data)
-            self._head = b""
-        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
-            self._head = data
-        else:
-            self._transport.write(data)
-
-    def is_closing(self) -> bool:
-        return self._ended is not None or self._transport.is_closing()
-
-    def close(self) -> None:
-        if self.is_closing():
-            return
-        self._transport.resume_reading()
-        try:
-            self._transport.write_eof()
-        except OSError:
-            # The client has reset the connection, and nobody has noticed yet.
-            self._transport.close()
-            return
-        self._ended = self._loop.call_later(LINGER_S, self._transport.close)
-
-    def discard(self, data: bytes) -> None:
-        self._discarded += len(data)
-        if self._discarded > LINGER_BYTES:
-            self._transport.close()
-
-    def forget(self) -> None:
-        if self._ended is not None:
-            self._ended.cancel()
-
-
 class Connection(H11Protocol):
     """A connection of the server.
 
@@ -245,7 +188,7 @@ class Connection(H11Protocol):
         self._counted = self._cut = False
         # Writing is paused whenever bytes are left here: what is resumed has left.
         transport.set_write_buffer_limits(0)
-        super().connection_made(_Lingering(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(Lingering(transport, self.loop))  # type: ignore[arg-type]
         self.app_state = {**self.app_state, "connection": self}
         if len(self.connections) > MOST and not self.crowd.make_room():
             self.spare = True

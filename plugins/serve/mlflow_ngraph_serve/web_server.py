@@ -73,7 +73,7 @@ class WebServer(uvicorn.Server):
         # The web server would cancel what is left a second later, with a page of its log for each.
         loop.call_later((self.config.timeout_graceful_shutdown or 0) - 1, self._cut)
         for connection in accepted:
-            await loop.connect_accepted_socket(self._connection, connection)
+            await self._begin(connection)
         await super().shutdown()
 
     def _watch(self, listening: socket.socket) -> None:
@@ -84,7 +84,7 @@ class WebServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         accepted = list(islice(iter(partial(_accept, listening), None), NEWCOMERS))
         for connection in accepted:
-            task = loop.create_task(loop.connect_accepted_socket(self._connection, connection))
+            task = loop.create_task(self._begin(connection))
             self.server_state.tasks.add(task)
             task.add_done_callback(self.server_state.tasks.discard)
         if not accepted or len(self._crowd.connections) >= MOST:
@@ -92,8 +92,9 @@ class WebServer(uvicorn.Server):
             loop.remove_reader(listening)
             loop.call_later(PAUSE_S, self._watch, listening)
 
-    def _connection(self) -> asyncio.Protocol:
-        return self._kind(self.config, self.server_state, self.lifespan.state)
+    async def _begin(self, connection: socket.socket) -> None:
+        make = partial(self._kind, self.config, self.server_state, self.lifespan.state)
+        await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     def _cut(self) -> None:
         for connection in list(self._crowd.connections):

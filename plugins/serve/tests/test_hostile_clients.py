@@ -204,6 +204,10 @@ def test_new_and_pipelining_clients_take_turns_and_wait_for_others(monkeypatch: 
         crowd.answered(prompt)
         await asyncio.sleep(0)
         assert gone_on[-1] == "waits"
+        await asyncio.sleep(0)
+        crowd.under_way.add(prompt)
+        monkeypatch.setattr(connection, "TURN_S", 0)
+        assert crowd.takes_turn(Lined("has waited", gone_on))
 
     asyncio.run(line_up())
 
