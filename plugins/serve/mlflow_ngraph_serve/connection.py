@@ -70,6 +70,7 @@ class Crowd:
         self.under_way: set[Connection] = set()
         self._first: dict[Connection, None] = {}
         self._others: dict[Connection, None] = {}
+        self._leaving: dict[Connection, None] = {}
         self._turn: asyncio.Handle | None = None
         self._turn_taken_at = 0.0
         self._peaked = False
@@ -90,6 +91,7 @@ class Crowd:
         self.connections.pop(connection, None)
         self._first.pop(connection, None)
         self._others.pop(connection, None)
+        self._leaving.pop(connection, None)
         self.answered(connection)
 
     def takes_turn(self, connection: Connection) -> bool:
@@ -147,9 +149,17 @@ class Crowd:
     def make_room(self) -> bool:
         """Give up the connection on which nothing has moved for longest; False where all are being answered."""
         stalled = next((connection for connection in self.connections if connection.stalled), None)
-        if stalled is not None:
-            stalled.give_up()
-        return stalled is not None
+        if stalled is None:
+            return False
+        stalled.give_up()
+        # It counts no more, though it stays until its client has noticed: else a crowd that comes fast would fill the spare places.
+        self.lost(stalled)
+        self._leaving[stalled] = None
+        if len(self._leaving) > SPARE:
+            oldest = next(iter(self._leaving))
+            del self._leaving[oldest]
+            oldest.transport.abort()
+        return True
 
     def _settle(self) -> None:
         if self.held > PEAK:
@@ -190,10 +200,10 @@ class Connection(H11Protocol):
         transport.set_write_buffer_limits(0)
         super().connection_made(Lingering(transport, self.loop))  # type: ignore[arg-type]
         self.app_state = {**self.app_state, "connection": self}
-        if len(self.connections) > MOST and not self.crowd.make_room():
+        if len(self.crowd.connections) >= MOST and not self.crowd.make_room():
             self.spare = True
         self.crowd.moved(self)
-        if len(self.connections) > MOST + SPARE:
+        if len(self.crowd.connections) > MOST + SPARE:
             self.give_up()
             return
         self._watch()
