@@ -106,7 +106,7 @@ def _beside(name: str, directory: Path, request: bytes, seconds: float) -> bool:
         quiet = ask(port, request, 1, min(seconds, 10.0), pause_s=PAUSE_S)
         before = _megabytes(server.pid)
         peak = [before]
-        crowd = subprocess.Popen([sys.executable, __file__, str(directory), "--crowds", name, "--port", str(port)])
+        crowd = _begun(name, directory, port)
         done = threading.Event()
         watcher = threading.Thread(target=_watch, args=(server.pid, peak, done))
         watcher.start()
@@ -119,7 +119,7 @@ def _beside(name: str, directory: Path, request: bytes, seconds: float) -> bool:
             crowd.kill()
             crowd.wait()
         back = _back(server.pid, before)
-        crowd = subprocess.Popen([sys.executable, __file__, str(directory), "--crowds", name, "--port", str(port)])
+        crowd = _begun(name, directory, port)
         time.sleep(2.0)
         start = time.monotonic()
         server.terminate()
@@ -180,6 +180,15 @@ def _ask_until_refused(port: int, request: bytes, kept: bool, stop: threading.Ev
             connection = None
 
 
+def _begun(name: str, directory: Path, port: int) -> subprocess.Popen[bytes]:
+    """A crowd that has begun: on a busy machine its process takes seconds to start."""
+    command = [sys.executable, __file__, str(directory), "--crowds", name, "--port", str(port)]
+    crowd = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert crowd.stdout is not None
+    crowd.stdout.readline()
+    return crowd
+
+
 def _crowd(name: str, port: int, requests: Requests) -> None:
     """Harm a server until this process is killed."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -192,6 +201,7 @@ def _crowd(name: str, port: int, requests: Requests) -> None:
         connection.connect(("127.0.0.1", port))
         return connection
 
+    print("begun", flush=True)
     CROWDS[name](connect, requests)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,7 @@ class LoadedEngine:
         self._compiler: Compiler[Any] = compatibility.compiler_of(spec)
         self._target = replace(spec.target, mode=mode)
         self._engines: dict[int, Engine] = {}
+        self._thread_id = 0
         self._thread: ThreadPoolExecutor | None = self._new_thread()
         _OPEN.add(self)
         try:
@@ -200,11 +202,13 @@ class LoadedEngine:
         return f"<engine of {spec.compiler} for {spec.workload}, {spec.target.precision}, batch {sizes}{state}>"
 
     def _do(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function in the engine's thread, and convert its errors to the package's own."""
+        """Run a function in the engine's thread, which may be this one, and convert its errors to the package's own."""
         thread = self._thread
         if thread is None:
             raise EngineError("the engine is closed")
         try:
+            if self._thread_id == threading.get_ident():
+                return function(*arguments)
             return thread.submit(function, *arguments).result()
         except CellError as error:
             raise EngineError(f"{self._package.directory}: {error}; {compatibility.rebuild(self.manifest)}") from error
@@ -215,7 +219,11 @@ class LoadedEngine:
 
     def _new_thread(self) -> ThreadPoolExecutor:
         """Executor whose thread starts at the first call."""
-        return ThreadPoolExecutor(1, f"ngraph-{self.manifest.spec.compiler}")
+
+        def begun() -> None:
+            self._thread_id = threading.get_ident()
+
+        return ThreadPoolExecutor(1, f"ngraph-{self.manifest.spec.compiler}", begun)
 
     def count_loaded(self, compiler: type[Compiler[Any]]) -> int:
         """Number of batch sizes that are loaded, if the engine is of a compiler."""

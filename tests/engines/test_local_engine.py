@@ -91,6 +91,12 @@ def test_larger_batches_are_split_when_asked(engine: LoadedEngine, samples: int)
             engine.run([inputs], batching="pad")
 
 
+def test_the_thread_of_the_engine_may_run_it(engine: LoadedEngine) -> None:
+    inputs = [batch(engine, 1)]
+    within = engine.call(lambda: engine.run(inputs)[0])
+    np.testing.assert_array_equal(within, engine.run(inputs)[0])
+
+
 def test_threads_get_each_their_own_answers(engine: LoadedEngine) -> None:
     given = [np.full(engine.inputs[0].resolve(1), value, np.float32) for value in np.linspace(-1, 1, 16)]
     expected = [engine.run([array])[0] for array in given]

@@ -283,12 +283,24 @@ class Application:
         return body
 
     async def _answer(self, question: InferenceRequest, start: float) -> BatchAnswer:
-        future = self.service.submit(question)
+        future = asyncio.wrap_future(self.service.submit(question))
+        late = False
+
+        def give_up() -> None:
+            nonlocal late
+            # It leaves the queue if it still waits there.
+            late = future.cancel()
+
+        # Waiting with a timeout would take two more turns of the event loop.
+        timer = asyncio.get_running_loop().call_later(self._left(start), give_up)
         try:
-            # Cancels the request where it still waits in the queue.
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._left(start))
-        except asyncio.TimeoutError:
-            raise self._too_late() from None
+            return await future
+        except asyncio.CancelledError:
+            if late:
+                raise self._too_late() from None
+            raise
+        finally:
+            timer.cancel()
 
     async def _helped(self, long: bool, function: Callable[[], T], start: float) -> T:
         """Call a function, in a helper thread where it may take long.

@@ -11,9 +11,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -45,6 +46,7 @@ class Answerer(Protocol):
     def inseparable(self) -> str: ...
     @property
     def batch_sizes(self) -> tuple[int, ...]: ...
+    def call(self, function: Callable[[], None]) -> None: ...
     def run(self, inputs: Sequence[Any], *, batching: Any = None) -> list[NDArray[Any]]: ...
 
 
@@ -101,8 +103,11 @@ class Batcher:
         self._changed = threading.Condition()
         self._busy_since = [0.0] * len(engines)
         self._threads = [
-            threading.Thread(target=self._work, args=(index,), name=f"batches-{index}", daemon=True)
-            for index in range(len(engines))
+            # In the engine's own thread, so that nothing is handed over for a batch.
+            threading.Thread(
+                target=engine.call, args=(partial(self._work, index),), name=f"batches-{index}", daemon=True
+            )
+            for index, engine in enumerate(engines)
         ]
         for thread in self._threads:
             thread.start()

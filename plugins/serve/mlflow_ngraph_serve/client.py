@@ -29,7 +29,7 @@ def encode(inputs: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
         described.append(
             {
                 "name": name,
-                "datatype": tensors.datatype(array.dtype.name),
+                "datatype": tensors.datatype(array.dtype),
                 "shape": list(array.shape),
                 "parameters": {"binary_data_size": len(pieces[-1])},
             }

@@ -16,6 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mlflow_ngraph import process_memory
+from mlflow_ngraph_serve.lingering import Lingering
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,15 +29,12 @@ SPARE = 64
 """Connections beyond `MOST` where all others are being answered; no inference is computed for them."""
 ROOM = 48 << 20
 """Bytes that may wait for clients, bodies half sent and answers not taken, or four of the largest bodies."""
+TURN_S = 0.005
+"""Longest pause between requests of clients that are new or pipeline, while others are answered."""
 HEADER_S = 20.0
 """Timeout from the first byte of a request to the end of its headers."""
 MOMENT_S = 0.5
 """Time for requests on their way when the server ends."""
-LINGER_S = 2.0
-LINGER_BYTES = 64 << 20
-"""Time and bytes for which a connection that has ended here is read on, so that the answer arrives."""
-TOGETHER = 64 << 10
-"""Bytes that are copied so that they leave with the head of their answer."""
 PEAK = 16 << 20
 QUIET_S = 5.0
 """Seconds after a peak of bytes until freed memory is returned to the system."""
@@ -59,6 +57,7 @@ class Crowd:
     connections: those that are open, first those on which nothing has moved for longest.
     ending: the server takes no more connections.
     computed: bytes of questions that have come whole.
+    under_way: connections of prompt clients whose questions have come whole and are being answered.
     """
 
     def __init__(self, patience_s: float, largest_body: int, refused: Callable[[Reason], None]) -> None:
@@ -68,6 +67,12 @@ class Crowd:
         self._room = max(ROOM, 4 * largest_body)
         self.computed = 0
         self._waiting = 0
+        self.under_way: set[Connection] = set()
+        self._first: dict[Connection, None] = {}
+        self._others: dict[Connection, None] = {}
+        self._leaving: dict[Connection, None] = {}
+        self._turn: asyncio.Handle | None = None
+        self._turn_taken_at = 0.0
         self._peaked = False
         self._tidying: asyncio.TimerHandle | None = None
 
@@ -84,6 +89,50 @@ class Crowd:
     def lost(self, connection: Connection) -> None:
         """A connection has ended."""
         self.connections.pop(connection, None)
+        self._first.pop(connection, None)
+        self._others.pop(connection, None)
+        self._leaving.pop(connection, None)
+        self.answered(connection)
+
+    def takes_turn(self, connection: Connection) -> bool:
+        """Have a connection go on when it is its turn: True if that is now.
+
+        In each turn of the event loop one goes on, those with their first request before those that pipeline; and all wait
+        while others are answered, but for `TURN_S` at most.
+        """
+        if self._turn is None and self._may_go_on():
+            self._take_turn()
+            return True
+        (self._others if connection.cycle else self._first).setdefault(connection)
+        return False
+
+    def answered(self, connection: Connection) -> None:
+        """A prompt client has its answer."""
+        self.under_way.discard(connection)
+        if isinstance(self._turn, asyncio.TimerHandle) and not self.under_way:
+            self._turn.cancel()
+            self._turn = asyncio.get_running_loop().call_soon(self._next)
+
+    def _take_turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._turn, self._turn_taken_at = loop.call_soon(self._next), loop.time()
+
+    def _may_go_on(self) -> bool:
+        """True if somebody may go on now; else `_next` is called when somebody may."""
+        loop, at = asyncio.get_running_loop(), self._turn_taken_at + TURN_S
+        if not self.under_way or loop.time() >= at:
+            return True
+        self._turn = loop.call_at(at, self._next)
+        return False
+
+    def _next(self) -> None:
+        self._turn = None
+        while (line := self._first or self._others) and self._turn is None and self._may_go_on():
+            connection = next(iter(line))
+            del line[connection]
+            if not connection.transport.is_closing():
+                self._take_turn()
+                connection.go_on()
 
     def computing(self, size: int) -> None:
         """Count bytes of questions that have come whole; negative ones when they are answered."""
@@ -100,9 +149,17 @@ class Crowd:
     def make_room(self) -> bool:
         """Give up the connection on which nothing has moved for longest; False where all are being answered."""
         stalled = next((connection for connection in self.connections if connection.stalled), None)
-        if stalled is not None:
-            stalled.give_up()
-        return stalled is not None
+        if stalled is None:
+            return False
+        stalled.give_up()
+        # It counts no more, though it stays until its client has noticed: else a crowd that comes fast would fill the spare places.
+        self.lost(stalled)
+        self._leaving[stalled] = None
+        if len(self._leaving) > SPARE:
+            oldest = next(iter(self._leaving))
+            del self._leaving[oldest]
+            oldest.transport.abort()
+        return True
 
     def _settle(self) -> None:
         if self.held > PEAK:
@@ -118,60 +175,6 @@ class Crowd:
         process_memory.release_freed()
 
 
-class _Lingering:
-    """A transport that ends by saying so, and closes when the client has ended too.
-
-    Who closes at once with unread bytes resets the connection, and the answer with it.
-    """
-
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._ended: asyncio.TimerHandle | None = None
-        self._discarded = 0
-        self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Write, and have the head of an answer leave together with a small body: as two packets they wake the client twice."""
-        if self._head:
-            if len(data) > TOGETHER:
-                self._transport.write(self._head)
-                self._transport.write(data)
-            else:
-                self._transport.write(self._head + data)
-            self._head = b""
-        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
-            self._head = data
-        else:
-            self._transport.write(data)
-
-    def is_closing(self) -> bool:
-        return self._ended is not None or self._transport.is_closing()
-
-    def close(self) -> None:
-        if self.is_closing():
-            return
-        self._transport.resume_reading()
-        try:
-            self._transport.write_eof()
-        except OSError:
-            # The client has reset the connection, and nobody has noticed yet.
-            self._transport.close()
-            return
-        self._ended = self._loop.call_later(LINGER_S, self._transport.close)
-
-    def discard(self, data: bytes) -> None:
-        self._discarded += len(data)
-        if self._discarded > LINGER_BYTES:
-            self._transport.close()
-
-    def forget(self) -> None:
-        if self._ended is not None:
-            self._ended.cancel()
-
-
 class Connection(H11Protocol):
     """A connection of the server.
 
@@ -181,6 +184,7 @@ class Connection(H11Protocol):
     begun: when the first byte of the request under way came, by the monotonic clock; 0 between requests.
     unsent: bytes of the answer that is being sent.
     spare: no inference is computed for it.
+    prompt: the client has waited for its last answer before it asked again, so that its requests wait for nobody else's.
     """
 
     crowd: Crowd
@@ -188,18 +192,18 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         self.begun = self._heard = 0.0
         self._incoming = self.unsent = 0
-        self.spare = False
+        self.spare = self.prompt = False
         self._impatience: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._counted = self._cut = False
         # Writing is paused whenever bytes are left here: what is resumed has left.
         transport.set_write_buffer_limits(0)
-        super().connection_made(_Lingering(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(Lingering(transport, self.loop))  # type: ignore[arg-type]
         self.app_state = {**self.app_state, "connection": self}
-        if len(self.connections) > MOST and not self.crowd.make_room():
+        if len(self.crowd.connections) >= MOST and not self.crowd.make_room():
             self.spare = True
         self.crowd.moved(self)
-        if len(self.connections) > MOST + SPARE:
+        if len(self.crowd.connections) > MOST + SPARE:
             self.give_up()
             return
         self._watch()
@@ -215,9 +219,28 @@ class Connection(H11Protocol):
             self.begun = self._heard
             self.crowd.moved(self)
         super().data_received(data)
-        whole = self.cycle is not None and not self.cycle.more_body
-        self._hold(len(self.conn.trailing_data[0]) if whole else self._incoming + len(data), self.unsent)
+        self._count(len(data))
         self._watch()
+
+    def handle_events(self) -> None:
+        """Parse what has come: at once for a prompt client, else when it is its turn."""
+        if not self.prompt:
+            if self.crowd.takes_turn(self):
+                super().handle_events()
+            else:
+                self.flow.pause_reading()
+            return
+        super().handle_events()
+        if self._answering and not self.cycle.more_body:
+            self.crowd.under_way.add(self)
+
+    def go_on(self) -> None:
+        """Parse what has come, since it is this connection's turn."""
+        super().handle_events()
+        self._count()
+        self._watch()
+        if not self._answering:
+            self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answering or self.flow.write_paused:
@@ -235,7 +258,9 @@ class Connection(H11Protocol):
         # Between two requests the web server's own limit for idle connections holds.
         self._relax()
         self.crowd.moved(self)
-        self.begun = self._heard if self.conn.trailing_data[0] else 0.0
+        self.crowd.answered(self)
+        self.prompt = not self.conn.trailing_data[0]
+        self.begun = 0.0 if self.prompt else self._heard
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -303,6 +328,11 @@ class Connection(H11Protocol):
         before = self.held
         self._incoming, self.unsent = incoming, unsent
         self.crowd.waiting(self.held - before)
+
+    def _count(self, more: int = 0) -> None:
+        """Hold bytes of requests that are not whole, and of those behind one that is answered."""
+        whole = self.cycle is not None and not self.cycle.more_body
+        self._hold(len(self.conn.trailing_data[0]) if whole else self._incoming + more, self.unsent)
 
     def _leave(self) -> None:
         if self._answering:

@@ -14,6 +14,7 @@ from typing import Any
 
 PIECE = 32 << 10
 """Characters that are read, or numbers that are written, at once: some milliseconds."""
+_ENCODE = json.JSONEncoder(allow_nan=False).encode
 _NESTED = re.compile(r'["\[{]')
 
 
@@ -50,10 +51,10 @@ def loads(text: str, parse_constant: Callable[[str], Any]) -> Any:
 def dumps(content: Any) -> str:
     """As `json.dumps` does, without NaN and infinity."""
     if isinstance(content, dict):
-        return "{" + ", ".join(f"{json.dumps(key)}: {dumps(value)}" for key, value in content.items()) + "}"
+        return "{" + ", ".join(f"{_ENCODE(key)}: {dumps(value)}" for key, value in content.items()) + "}"
     if not isinstance(content, list) or not content:
-        return json.dumps(content, allow_nan=False)
+        return _ENCODE(content)
     if isinstance(content[0], (list, dict)):
         return "[" + ", ".join(map(dumps, content)) + "]"
     slices = (content[begin : begin + PIECE // 8] for begin in range(0, len(content), PIECE // 8))
-    return "[" + ", ".join(json.dumps(one, allow_nan=False)[1:-1] for one in slices) + "]"
+    return "[" + ", ".join(_ENCODE(one)[1:-1] for one in slices) + "]"

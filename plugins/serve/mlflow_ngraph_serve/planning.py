@@ -19,6 +19,8 @@ SAME = 0.97
 """Share of the highest throughput from which on a smaller batch size is as good; it answers sooner."""
 RESERVE = 0.2
 """Share of the latency bound for what nobody plans: other processes, the network stack."""
+LEAST_DELAY_S = 0.0002
+"""Shorter waits for a batch to fill are left out: the system takes about that long to end one."""
 DEFAULT_DEPTH = 64
 """Full batches that may queue where no bound limits them."""
 
@@ -109,6 +111,8 @@ def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1, outside_
             f"{math.ceil(1000 * (2 * speed.p99_s + outside_s) / (1 - RESERVE))}"
         )
     delay = min(_worthwhile(speeds, size), spare)
+    if delay < LEAST_DELAY_S:
+        delay = 0.0
     if wishes.max_delay_ms is not None:
         delay = wishes.max_delay_ms / 1000
         if delay > spare:

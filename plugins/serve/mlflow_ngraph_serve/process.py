@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -118,6 +119,9 @@ def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
     from mlflow_ngraph.engines import environment
 
     environment.prepare_process()
+    # Each connection is a descriptor, and systems allow 1,024 at first.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # Nobody else may take the folder for one that was left.
     held = FileLock(order.scratch / _LOCK)
     held.acquire()

@@ -163,7 +163,7 @@ class Interface:
             array = found[name]
             entry: dict[str, Any] = {
                 "name": name,
-                "datatype": tensors.datatype(array.dtype.name),
+                "datatype": tensors.datatype(array.dtype),
                 "shape": list(array.shape),
             }
             if as_bytes:

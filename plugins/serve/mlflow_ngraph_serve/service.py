@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -157,6 +158,9 @@ class Service:
         self._tell(f"speeds {source}: {speeds.shown(measured)}; {1000 * outside_s:.3g} ms outside the engine")
         self._batcher = Batcher(self._engines, chosen, self.metrics)
         self._tell(_described(chosen, self._batcher.inseparable))
+        # What is loaded stays. To look through all of it for garbage would stop the server for a tenth of a second.
+        gc.collect()
+        gc.freeze()
 
     def submit(self, question: InferenceRequest) -> Future[BatchAnswer]:
         """Have a request computed.

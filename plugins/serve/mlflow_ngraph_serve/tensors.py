@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,8 @@ _TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, 
 """Types of JSON values, by the kind of the element type."""
 
 
-def datatype(dtype: str) -> str:
+@cache
+def datatype(dtype: str | np.dtype[Any]) -> str:
     """Name of an element type in the protocol."""
     return _NAMES[np.dtype(dtype).name]
 
@@ -109,14 +111,14 @@ def numbers(values: Any, spec: TensorSpec) -> NDArray[Any]:
     if not set(map(type, flat)) <= _TYPES[dtype.kind]:
         raise malformed(f"input {spec.name!r}: data must be {_described(dtype)}, nested like the shape or flat")
     if dtype.kind in "iu" and flat and not np.iinfo(dtype).min <= min(flat) <= max(flat) <= np.iinfo(dtype).max:
-        raise malformed(f"input {spec.name!r}: data is out of the range of {datatype(dtype.name)}")
+        raise malformed(f"input {spec.name!r}: data is out of the range of {datatype(dtype)}")
     try:
         with np.errstate(over="ignore"):
             cast = objects.astype(dtype)
     except OverflowError:
         cast = np.array([np.inf])
     if dtype.kind == "f" and not np.isfinite(cast).all():
-        raise malformed(f"input {spec.name!r}: data is out of the range of {datatype(dtype.name)}")
+        raise malformed(f"input {spec.name!r}: data is out of the range of {datatype(dtype)}")
     return cast
 
 
@@ -135,4 +137,4 @@ def to_bytes(array: NDArray[Any]) -> bytes:
 
 def _described(dtype: np.dtype[Any]) -> str:
     names = {"b": "true or false", "i": "whole numbers", "u": "whole numbers", "f": "numbers"}
-    return f"{names[dtype.kind]}, for {datatype(dtype.name)}"
+    return f"{names[dtype.kind]}, for {datatype(dtype)}"

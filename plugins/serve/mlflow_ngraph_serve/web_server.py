@@ -12,6 +12,8 @@ import uvicorn
 
 from mlflow_ngraph_serve.connection import MOST, Connection, Crowd
 
+NEWCOMERS, PAUSE_S = 4, 0.001
+"""Connections that are accepted in one turn of the event loop, and the pause after it where there are as many as there may be."""
 _CLOSE = (b"connection", b"close")
 
 
@@ -30,11 +32,26 @@ class WebServer(uvicorn.Server):
         Served.crowd = crowd
         super().__init__(uvicorn.Config(http=Served, ws="none", lifespan="on", **config))
         self.held: list[socket.socket] = []
+        self._listening: list[socket.socket] = []
         self._crowd, self._kind = crowd, Served
 
-    def connection(self) -> asyncio.Protocol:
-        """Handler of a connection that is accepted elsewhere."""
-        return self._kind(self.config, self.server_state, self.lifespan.state)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin, and take connections from sockets."""
+        await super().startup([])
+        for listening in sockets or []:
+            self.listen(listening)
+
+    def listen(self, listening: socket.socket) -> None:
+        """Take connections from a socket, a few in each turn of the event loop: a crowd that comes is in nobody's way."""
+        listening.setblocking(False)
+        self._listening.append(listening)
+        self._watch(listening)
+
+    def ignore(self, listening: socket.socket) -> None:
+        """Take no more connections from a socket, and close it."""
+        self._listening.remove(listening)
+        asyncio.get_running_loop().remove_reader(listening)
+        listening.close()
 
     def keep_connections(self, keep: bool) -> None:
         """Say with each answer from now on whether the connection ends."""
@@ -46,30 +63,42 @@ class WebServer(uvicorn.Server):
         self._crowd.ending = True
         self.keep_connections(False)
         loop = asyncio.get_running_loop()
-        accepted = [connection for server in self.servers for connection in _backlog(server)]
+        accepted: list[socket.socket] = []
         # Without a pause in between: who comes now is refused by the system, and may ask another server.
-        for server in self.servers:
-            server.close()
-        for name in [*self.held, *(sockets or [])]:
+        for listening in list(self._listening):
+            accepted += islice(iter(partial(_accept, listening), None), MOST)
+            self.ignore(listening)
+        for name in self.held:
             name.close()
         # The web server would cancel what is left a second later, with a page of its log for each.
         loop.call_later((self.config.timeout_graceful_shutdown or 0) - 1, self._cut)
         for connection in accepted:
-            await loop.connect_accepted_socket(self.connection, connection)
-        await super().shutdown(sockets)
+            await self._begin(connection)
+        await super().shutdown()
+
+    def _watch(self, listening: socket.socket) -> None:
+        if listening in self._listening:
+            asyncio.get_running_loop().add_reader(listening, self._let_in, listening)
+
+    def _let_in(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        accepted = list(islice(iter(partial(_accept, listening), None), NEWCOMERS))
+        for connection in accepted:
+            task = loop.create_task(self._begin(connection))
+            self.server_state.tasks.add(task)
+            task.add_done_callback(self.server_state.tasks.discard)
+        if not accepted or len(self._crowd.connections) >= MOST:
+            # There are no descriptors left, or each newcomer ends another connection. The rest waits in the system, where it costs nothing.
+            loop.remove_reader(listening)
+            loop.call_later(PAUSE_S, self._watch, listening)
+
+    async def _begin(self, connection: socket.socket) -> None:
+        make = partial(self._kind, self.config, self.server_state, self.lifespan.state)
+        await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     def _cut(self) -> None:
         for connection in list(self._crowd.connections):
             connection.give_up("unread")
-
-
-def _backlog(server: asyncio.Server) -> list[socket.socket]:
-    """Connections that the system has let in and nobody has accepted."""
-    accepted: list[socket.socket] = []
-    for listening in server.sockets:
-        with listening.dup() as own:
-            accepted += islice(iter(partial(_accept, own), None), MOST)
-    return accepted
 
 
 def _accept(listening: socket.socket) -> socket.socket | None:

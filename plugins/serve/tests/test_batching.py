@@ -28,6 +28,9 @@ class Engine:
     def __init__(self, compute: Callable[[np.ndarray], np.ndarray] = lambda x: x + 1) -> None:
         self.compute = compute
 
+    def call(self, function: Callable[[], None]) -> None:
+        function()
+
     def run(self, inputs: Sequence[Any], *, batching: Any = None) -> list[np.ndarray]:
         return [self.compute(inputs[0])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -171,6 +173,55 @@ def test_pipelining_clients_that_read_nothing_are_ended() -> None:
         until(lambda: counted(echo.url, "ngraph_connections") == 1)
 
 
+class Lined:
+    """A connection of a `Crowd` that says when it goes on."""
+
+    def __init__(self, name: str, gone_on: list[str], pipelines: bool = False) -> None:
+        self.name, self.cycle = name, pipelines or None
+        self.transport = MagicMock(is_closing=lambda: False)
+        self.go_on = lambda: gone_on.append(name)
+
+
+def test_new_and_pipelining_clients_take_turns_and_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TURN_S", 60)
+    gone_on: list[str] = []
+
+    async def line_up() -> None:
+        crowd: Any = connection.Crowd(1.0, 1, lambda _: None)
+        assert crowd.takes_turn(Lined("alone", gone_on))
+        later = [Lined("pipelining", gone_on, pipelines=True), Lined("new", gone_on), Lined("lost", gone_on)]
+        assert not any(map(crowd.takes_turn, later))
+        crowd.lost(later[-1])
+        for expected in (["new"], ["new", "pipelining"]):
+            await asyncio.sleep(0)
+            assert gone_on == expected
+        await asyncio.sleep(0)
+        prompt = Lined("prompt", gone_on)
+        crowd.under_way.add(prompt)
+        assert not crowd.takes_turn(Lined("waits", gone_on))
+        await asyncio.sleep(0.05)
+        assert "waits" not in gone_on
+        crowd.answered(prompt)
+        await asyncio.sleep(0)
+        assert gone_on[-1] == "waits"
+        await asyncio.sleep(0)
+        crowd.under_way.add(prompt)
+        monkeypatch.setattr(connection, "TURN_S", 0)
+        assert crowd.takes_turn(Lined("has waited", gone_on))
+
+    asyncio.run(line_up())
+
+
+def test_pipelined_requests_are_all_answered_in_order() -> None:
+    asked = "".join(f"GET /v2/{number} HTTP/1.1\r\nHost: localhost\r\n\r\n" for number in range(2)).encode()
+    asked = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20 + asked
+    with Echoing() as echo, echo.sent(asked) as client, echo.sent(asked) as other:
+        for one in (client, other):
+            answers = rest(one)
+            assert answers.count(b"HTTP/1.1 200 ") == 20
+            assert answers.count(b"HTTP/1.1 404 ") == 1
+
+
 def test_the_time_of_a_request_ends_with_the_last_byte_of_its_answer() -> None:
     with Echoing(answer_bytes=LARGE) as echo, echo.sent(question()[:-1], 4096) as slow:
         time.sleep(0.3)
@@ -277,7 +328,7 @@ def test_a_server_that_ends_answers_all_that_has_come_in() -> None:
         with echo.sent(question()) as computed, echo.sent(b"") as silent, echo.sent(question()[:-1]) as half:
             until(lambda: counted(echo.url, "ngraph_connections") >= 3)
             blocked = threading.Event()
-            echo.server._web.servers[0].get_loop().call_soon_threadsafe(blocked.wait, 10)
+            next(iter(echo.connections)).loop.call_soon_threadsafe(blocked.wait, 10)
             with echo.sent(question()) as waiting:
                 echo.server.stop()
                 blocked.set()

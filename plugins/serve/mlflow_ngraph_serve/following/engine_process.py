@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.processes import parent_death
 from mlflow_ngraph_serve import process
-from mlflow_ngraph_serve.server import BACKLOG, Server
+from mlflow_ngraph_serve.server import Server
 
 if TYPE_CHECKING:
     from mlflow_ngraph_serve.process import Order
@@ -59,7 +59,7 @@ class SharedSocketServer(Server):
         self._web.held.append(public)
         self._public = public
         self._channel = channel
-        self._open: asyncio.Server | None = None
+        self._open: socket.socket | None = None
 
     async def _start(self) -> None:
         """Load the service, and obey the follower until it is gone."""
@@ -71,27 +71,25 @@ class SharedSocketServer(Server):
         _say(writer, ready=True)
         while line := await _line(reader):
             if json.loads(line)["do"] == "open":
-                await self._take_connections()
+                self._take_connections()
             else:
                 self._stand_aside()
             _say(writer, open=self._open is not None)
         self.stop()
 
-    async def _take_connections(self) -> None:
+    def _take_connections(self) -> None:
         if self._open is not None:
             return
         self._web.keep_connections(True)
         # What is closed when it stands aside is this process's own name of the socket.
-        own = self._public.dup()
-        self._open = await asyncio.get_running_loop().create_server(self._web.connection, sock=own, backlog=BACKLOG)
-        self._web.servers.append(self._open)
+        self._open = self._public.dup()
+        self._web.listen(self._open)
 
     def _stand_aside(self) -> None:
         """Accept no more connections; existing ones end with their next answer, which says so."""
         if self._open is None:
             return
-        self._web.servers.remove(self._open)
-        self._open.close()
+        self._web.ignore(self._open)
         self._open = None
         self._web.keep_connections(False)
 
@@ -123,4 +121,6 @@ def _server(inherited: Inherited, order: Order) -> Server:
         channel.sendall(json.dumps({"failed": " ".join(str(error).split())}).encode() + b"\n")
         raise
     own, public = socket.socket(fileno=inherited.own), socket.socket(fileno=inherited.public)
+    # Other processes share it, and a copy of a name that blocks would block them all.
+    public.setblocking(False)
     return SharedSocketServer(service, own, public, channel, process.tell)
