@@ -178,14 +178,14 @@ def _row(row: dict[str, Any], about: dict[str, Any]) -> list[str]:
 
 
 def _precision(row: dict[str, Any]) -> str:
-    from mlflow_ngraph.tables.summary import precisions
+    from mlflow_ngraph.tables.remarks import precisions
 
     in_force = row["precision_in_force"]
     return precisions(str(row["precision"]), None if missing(in_force) else str(in_force))
 
 
 def _notes(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
-    from mlflow_ngraph.tables.summary import environment_warning
+    from mlflow_ngraph.tables.remarks import environment_warning
 
     limits = f", with {', '.join(about['limits'])}" if about["limits"] else ""
     yield f"objective: {about['objective']} ({about['metric']}, {about['better']} is better){limits}"
