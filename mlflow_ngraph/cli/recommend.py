@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -133,11 +134,14 @@ def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int) -> Ite
     for answer in about["answers"]:
         yield Cell(answer["said"], tone="heading" if answer["decided"] else "warning")
     columns = _columns(about)
-    for _, inside in table.groupby(["workload", "device"], sort=False, dropna=False):
-        shown = inside[(inside["rank"] <= 1 + alternatives) | inside["on_front"]].sort_values("rank", kind="stable")
-        title = f"{inside['label'].iloc[0]} on {inside['device'].iloc[0]}"
-        yield Sheet(title, columns, [_row(row, about) for row in shown.to_dict("records")])
-        yield from (Cell(str(text), tone="command") for text in inside.loc[inside["best"], "pull"] if text)
+    pairs: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    for row in table.to_dict("records"):
+        pairs.setdefault((row["workload"], row["device"]), []).append(row)
+    for inside in pairs.values():
+        shown = [row for row in inside if row["rank"] <= 1 + alternatives or row["on_front"]]
+        title = f"{inside[0]['label']} on {inside[0]['device']}"
+        yield Sheet(title, columns, [_row(row, about) for row in sorted(shown, key=itemgetter("rank"))])
+        yield from (Cell(str(row["pull"]), tone="command") for row in inside if row["best"] and row["pull"])
     yield from faint(_notes(table, about))
 
 
