@@ -16,6 +16,8 @@ from mlflow_ngraph.text import counted
 from mlflow_ngraph_report import combined, texts
 from mlflow_ngraph_report.prepared import batch_sizes, order_of_series
 
+MOST_MODELS = 24
+"""Most models with a line or panel of their own; more take minutes to draw, and nobody reads them."""
 PLACE = ("row", "column", "x")
 COLUMNS = ("row", "column", "compiler", "series", "x", "value", "ci_low", "ci_high", "cells", "of")
 """``row`` and ``column`` select the panel, ``cells`` counts the averaged cells, and ``of`` those of the best covered
@@ -93,6 +95,15 @@ def incomplete(data: pd.DataFrame) -> list[str]:
         return []
     number = counted(few, "point is a mean", "points are means")
     return [f"{number} over fewer cells than another compiler's at the same place: see cells and of in the CSV file."]
+
+
+def first_models(data: pd.DataFrame, column: str) -> tuple[pd.DataFrame, list[str]]:
+    """Points of the first models, with a remark where there are more."""
+    models = list(dict.fromkeys(data[column]))
+    if len(models) <= MOST_MODELS:
+        return data, []
+    drawn: pd.DataFrame = data[data[column].isin(models[:MOST_MODELS])]
+    return drawn, [f"Drawn are the first {MOST_MODELS} of {len(models)} models; the CSV file has all."]
 
 
 def _plain_mean(values: pd.Series[float]) -> dict[str, float]:
