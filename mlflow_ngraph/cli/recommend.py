@@ -106,9 +106,13 @@ def recommend(
 
 def _withdraw_engines(table: pd.DataFrame, uris: Sequence[str] | None) -> None:
     """Take away the command that would pull a winner whose engine is deleted."""
+    logged = table.index[table["best"] & (table["pull"] != "")]
+    if logged.empty:
+        return
+
     from mlflow_ngraph.tracking import connection, download
 
-    for place in table.index[table["best"] & (table["pull"] != "")]:
+    for place in logged:
         for uri in uris or [connection.resolve_uri(None)]:
             with suppress(TrackingError):
                 download.of_id(str(table.loc[place, "model_id"]), uri)
