@@ -4,7 +4,8 @@
 
 A small study is measured once, and its record copied under other names: eight cells a study, each copy with models of its
 own. Each verb is asked in a fresh process that has kept the tables and no answer, as after one more study was recorded; the
-page's three answers are computed by the class that serves them. Times are CPU seconds of the process, as the machine may be
+page's three answers are computed by the class that serves them. Stores are made in processes of their own, as a child's
+peak of memory counts from its parent's on. Times are CPU seconds of the process, as the machine may be
 shared. A verb fails where it takes more than twice ``compare``'s time at one size, or where its time grows faster than the
 cells do from 5,000 on.
 """
@@ -24,11 +25,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import seed_server
-from support import small_study
-
-from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
+if TYPE_CHECKING:
+    from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 
 PAGE = "page"
 VERBS = {
@@ -97,28 +97,35 @@ def spent(line: list[str], cache: Path, expected: tuple[int, ...] = (0, 3)) -> t
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6
 
 
-def seeded(place: Path, cells: int) -> tuple[str, str]:
-    """A store with so many cells, and the id of one."""
-    uri = f"sqlite:///{place}/{cells}/mlflow.db"
-    measured = place / "record.pickle"
+def seed(place: Path, cells: int) -> None:
+    """Make a store with so many cells, and note the id of one."""
+    import seed_server
+    from support import small_study
+
+    measured, target = place / "record.pickle", place / str(cells)
     if not measured.exists():
-        here = "import pickle, sys; from support.small_study import measured; from pathlib import Path; p = Path(sys.argv[1]); p.with_suffix('.new').write_bytes(pickle.dumps(measured(p.parent / 'home').record)); p.with_suffix('.new').rename(p)"
-        paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        subprocess.run([sys.executable, "-c", here, measured], check=True, env={**os.environ, "PYTHONPATH": paths})
+        measured.with_suffix(".new").write_bytes(pickle.dumps(small_study.measured(place / "home").record))
+        measured.with_suffix(".new").rename(measured)
     record = pickle.loads(measured.read_bytes())  # noqa: S301 - written above
-    if not (place / str(cells) / "done").exists():
-        shutil.rmtree(place / str(cells), ignore_errors=True)
-        (place / str(cells)).mkdir()
-        os.chdir(place / str(cells))
-        seed_server.seed_database(uri, small_study.EXPERIMENT, copies(record, cells))
-        (place / str(cells) / "done").touch()
-    first = next(iter(copies(record, 0)))
-    return uri, next(cell.id for lane in first.lanes.values() for cell in lane.cells.values())
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    os.chdir(target)
+    seed_server.seed_database(address(place, cells), small_study.EXPERIMENT, copies(record, cells))
+    first = next(copies(record, 0))
+    (target / "done").write_text(next(cell.id for lane in first.lanes.values() for cell in lane.cells.values()))
+
+
+def address(place: Path, cells: int) -> str:
+    """Address of the store with so many cells."""
+    return f"sqlite:///{place}/{cells}/mlflow.db"
 
 
 def measured(place: Path, cells: int, verbs: list[str], most_s: float) -> dict[str, tuple[float, float]]:
     """CPU seconds and peak memory of each verb at one size."""
-    uri, cell = seeded(place, cells)
+    uri, done = address(place, cells), place / str(cells) / "done"
+    if not done.exists():
+        subprocess.run([sys.executable, __file__, place, "--cells", str(cells), "--seed"], check=True)
+    cell = done.read_text()
     found = {}
     with tempfile.TemporaryDirectory() as directory:
         cache = Path(directory, "cache")
@@ -144,11 +151,15 @@ def main() -> None:
     parser.add_argument("--verbs", default=",".join([*VERBS, PAGE]))
     parser.add_argument("--most-s", type=float, default=900.0)
     parser.add_argument("--page", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.page:
         page(options.place)
         return
     place = Path(options.place).resolve()
+    if options.seed:
+        seed(place, int(options.cells))
+        return
     place.mkdir(parents=True, exist_ok=True)
     sizes, verbs = sorted(map(int, options.cells.split(","))), options.verbs.split(",")
     found = {cells: measured(place, cells, verbs, options.most_s) for cells in sizes}

@@ -13,8 +13,8 @@ from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.parity import TOLERANCES
 from mlflow_ngraph.tables import sheet as sheets
+from mlflow_ngraph.tables.remarks import fallback_nodes, fallback_note
 from mlflow_ngraph.tables.sheet import Cell, Sheet
-from mlflow_ngraph.tables.summary import fallback_nodes, fallback_note
 from mlflow_ngraph.verdicts import Verdict
 
 _LONGEST = 400

@@ -24,6 +24,7 @@ class CellColumns:
         self.frame = frame
         self._columns: dict[str, NDArray[np.object_]] = {}
         self._intervals: dict[str, tuple[Array, Array]] = {}
+        self._unsteady: dict[str, Mask] = {}
         self._codes: dict[tuple[str, ...], Places] = {}
 
     def column(self, name: str) -> NDArray[np.object_]:
@@ -44,6 +45,12 @@ class CellColumns:
         if metric not in self._intervals:
             self._intervals[metric] = significance.interval(self.frame, metric)
         return self._intervals[metric]
+
+    def unsteady(self, metric: str) -> Mask:
+        """Mark cells where a metric is contaminated."""
+        if metric not in self._unsteady:
+            self._unsteady[metric] = significance.unsteady(self.frame, metric)
+        return self._unsteady[metric]
 
     def codes(self, names: Sequence[str]) -> Places:
         """Number the rows that are equal in the existing columns. Missing values are equal."""

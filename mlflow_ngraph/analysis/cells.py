@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import UsageError, few
-from mlflow_ngraph.execute import replay, study_directories
 from mlflow_ngraph.workloads.naming import base_label
 
 if TYPE_CHECKING:
@@ -151,6 +150,8 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
     study : str | None
         The only study to read, as `study_directories.named` takes it; a name selects all of its studies.
     """
+    from mlflow_ngraph.execute import study_directories
+
     alike = [known.directory for known in study_directories.begun(home) if study in (None, known.name)]
     for directory in alike or ([] if study is None else [study_directories.named(home, study)]):
         yield of_directory(directory)
@@ -158,6 +159,8 @@ def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
 
 def of_directory(directory: Path) -> list[Cell]:
     """Cells of a study with an engine or a verdict."""
+    from mlflow_ngraph.execute import replay
+
     record = replay.outline(directory)
     about = {"study": record.name, "study_id": record.id, "device": record.device}
     return [

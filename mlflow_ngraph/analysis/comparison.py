@@ -37,6 +37,8 @@ PER_SAMPLE = ("throughput",)
 """Metrics that compare batch sizes by shared rounds, where batch sizes race."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that could be ``ok`` next time. All others blame the model or the compiler."""
+_KEPT = 256
+"""Most answers that are kept: the questions about one leader ask for the same ratios several times."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Comparison(CellColumns):
         self._has_rounds = bool(self._by_round) and {*FIELD, ROUNDS} <= set(frame.columns)
         self._rounds: dict[int, dict[str, float]] = {}
         self._pairs: dict[tuple[int, int], tuple[float, float, float]] = {}
+        self._ratios: dict[tuple[bytes, bytes], Ratios] = {}
 
     @cached_property
     def figures(self) -> Estimate:
@@ -111,6 +114,14 @@ class Comparison(CellColumns):
         different baselines.
         """
         top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
+        asked = top.tobytes(), bottom.tobytes()
+        if asked not in self._ratios:
+            if len(self._ratios) == _KEPT:
+                self._ratios.clear()
+            self._ratios[asked] = self._compared(top, bottom)
+        return self._ratios[asked]
+
+    def _compared(self, top: Places, bottom: Places) -> Ratios:
         nothing, how = unknown(len(top)), np.full(len(top), APART, object)
         found = self.figures.take(top).over(self.figures.take(bottom))
         found = found.where(np.isfinite(self.figures.log[bottom]), nothing)
@@ -295,17 +306,22 @@ class Comparison(CellColumns):
         if not self._has_rounds:
             return found
         study, field, choice = self.codes(FIELD[:2]), self.codes(FIELD), self.codes(CHOICE)
-        related = asked & (study[tops] == study[bottoms]) & (choice[tops] != choice[bottoms])
-        for place in np.flatnonzero(related).tolist():
+        related = np.flatnonzero(asked & (study[tops] == study[bottoms]) & (choice[tops] != choice[bottoms]))
+        if not len(related):
+            return found
+        thirds = [np.zeros(0, int)]
+        for place in related.tolist():
             ends = tops[place], bottoms[place]
-            own = self._ok_by_study.get(int(study[ends[0]]), np.zeros(0, int))
+            own = self._ok_by_study.get(int(study[ends[0]]), thirds[0])
             linked = [(field[own] == field[end]) | (choice[own] == choice[end]) for end in ends]
-            third = own[linked[0] & linked[1]]
-            one, other = (self._step(np.full(len(third), end), third) for end in ends)
-            ways = one.over(other)
-            if ways.known.any():
-                best = ways.take(np.nanargmin(ways.error))
-                found.log[place], found.error[place], found.freedom[place] = best.log, best.error, best.freedom
+            thirds.append(own[linked[0] & linked[1]])
+        third, asker = np.concatenate(thirds), np.repeat(related, [len(places) for places in thirds[1:]])
+        ways = self._step(tops[asker], third).over(self._step(bottoms[asker], third))
+        known = np.flatnonzero(ways.known)
+        order = known[np.lexsort((ways.error[known], asker[known]))]
+        places, firsts = np.unique(asker[order], return_index=True)
+        best = ways.take(order[firsts])
+        found.log[places], found.error[places], found.freedom[places] = best.log, best.error, best.freedom
         return found
 
     def _step(self, tops: Places, bottoms: Places) -> Estimate:

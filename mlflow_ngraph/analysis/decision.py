@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import fleet_choice, significance, undecided
+from mlflow_ngraph.analysis import fleet_choice, undecided
 from mlflow_ngraph.analysis.cell_columns import Mask, Places
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.rivals import rivals_of
@@ -240,10 +240,10 @@ def _gains(comparison: Comparison, lead: int, ranked: Places) -> list[Gain]:
     low, high = comparison.interval("speedup")
     alike = ranked[~comparison.other_choice(lead, ranked)].tolist()
     alike.sort(key=lambda place: (cells[place] != cells[lead], batches[place]))
-    touched = significance.unsteady(comparison.frame.iloc[alike], "speedup")
+    touched = comparison.unsteady("speedup")
     return [
-        Gain(int(batches[place]), float(speedups[place]), plain(low[place]), plain(high[place]), bool(noisy))
-        for place, noisy in zip(alike, touched, strict=True)
+        Gain(int(batches[place]), float(speedups[place]), plain(low[place]), plain(high[place]), bool(touched[place]))
+        for place in alike
         if speedups[place] is not None
     ]
 

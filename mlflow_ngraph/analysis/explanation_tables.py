@@ -8,7 +8,7 @@ from typing import Any
 
 from mlflow_ngraph.analysis.explanations import Explained
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel
-from mlflow_ngraph.tables.summary import precisions
+from mlflow_ngraph.tables.remarks import precisions
 from mlflow_ngraph.text import counted
 
 UNKNOWN = "–"

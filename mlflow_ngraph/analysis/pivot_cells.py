@@ -17,7 +17,7 @@ from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.estimates import ALPHA, Array, Estimate
 from mlflow_ngraph.metrics import NOISE, VARIABLES, Metric
-from mlflow_ngraph.tables.summary import fallback_nodes
+from mlflow_ngraph.tables.remarks import fallback_nodes
 from mlflow_ngraph.text import plain
 from mlflow_ngraph.verdicts import Verdict
 

@@ -121,10 +121,10 @@ def recommend(
         ranked = fleet_choice.ranked(candidates, metrics[metric], chosen, fleet)
         table = _described(ranked, candidates, metric, shown, metrics)
         answers = list(decision.of_fleet(table, candidates, chosen[noisy], metrics[metric], chosen, fleet))
-    undecided = [answer for answer in answers if not answer.decided]
-    open_ = {(answer.workload, answer.device) for answer in undecided}
+    open_ = {(answer.workload, answer.device) for answer in answers if not answer.decided}
     cells = zip(table["workload"], table["device"], strict=True)
     table["best"] &= np.array([not open_ & {(workload, device), (workload, None)} for workload, device in cells], bool)
+    told = [answer.to_plain() for answer in answers]
     about = {
         "objective": objective,
         "metric": metric,
@@ -135,8 +135,8 @@ def recommend(
         "fleet": fleet,
         "front": shown,
         "nothing": _nothing(chosen, table, why, fleet),
-        "answers": [answer.to_plain() for answer in answers],
-        "undecided": [answer.to_plain() for answer in undecided],
+        "answers": told,
+        "undecided": [answer for answer in told if not answer["decided"]],
         "between_studies": [known.to_plain(machine) for machine, known in between.items()],
     }
     return Described(table, about)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -70,7 +70,7 @@ class Rival:
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        return {**vars(self), "row": dict(self.row)}
 
 
 def sentence(

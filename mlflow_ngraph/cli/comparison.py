@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.cli import output, tables, writing
 from mlflow_ngraph.metrics import metric_title
+from mlflow_ngraph.tables.remarks import environment_warning, fallback_note
 from mlflow_ngraph.tables.sheet import Column, Sheet, faint, markdown
-from mlflow_ngraph.tables.summary import environment_warning, fallback_note
 from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, csv_cell, harmless, rounded
 from mlflow_ngraph.verdicts import Verdict
 

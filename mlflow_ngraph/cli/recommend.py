@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +30,7 @@ _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
 _APART = 1.5
 """Ratio from which a cost and the figures beside it are reported as different."""
+_CONTRADICTED = "costs follow from shared rounds, which differ so much that they contradict the figures of all calls"
 
 
 @click.command(cls=KeptCommand)
@@ -108,9 +110,13 @@ def recommend(
 
 def _withdraw_engines(table: pd.DataFrame, uris: Sequence[str] | None) -> None:
     """Take away the command that would pull a winner whose engine is deleted."""
+    logged = table.index[table["best"] & (table["pull"] != "")]
+    if logged.empty:
+        return
+
     from mlflow_ngraph.tracking import connection, download
 
-    for place in table.index[table["best"] & (table["pull"] != "")]:
+    for place in logged:
         for uri in uris or [connection.resolve_uri(None)]:
             with suppress(TrackingError):
                 download.of_id(str(table.loc[place, "model_id"]), uri)
@@ -136,19 +142,18 @@ def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int) -> Ite
     for answer in about["answers"]:
         yield Cell(answer["said"], tone="heading" if answer["decided"] else "warning")
     columns = _columns(about)
-    for _, inside in table.groupby(["workload", "device"], sort=False, dropna=False):
-        chosen = (inside["rank"] <= 1 + alternatives) | inside["on_front"] | inside["tied"]
-        rows = inside[chosen].sort_values("rank", kind="stable").to_dict("records")
-        title = f"{inside['label'].iloc[0]} on {inside['device'].iloc[0]}"
-        yield Sheet(title, columns, [_row(row, about) for row in rows])
-        if len(inside) > len(rows):
-            yield Cell(
-                f"{counted(len(inside) - len(rows), 'cell')} behind these: --alternatives {len(inside)}", tone="faint"
-            )
+    pairs: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    for row in table.to_dict("records"):
+        pairs.setdefault((row["workload"], row["device"]), []).append(row)
+    for inside in pairs.values():
+        chosen = [row for row in inside if row["rank"] <= 1 + alternatives or row["on_front"] or row["tied"]]
+        rows = sorted(chosen, key=itemgetter("rank"))
+        yield Sheet(f"{rows[0]['label']} on {rows[0]['device']}", columns, [_row(row, about) for row in rows])
+        if behind := len(inside) - len(rows):
+            yield Cell(f"{counted(behind, 'cell')} behind these: --alternatives {len(inside)}", tone="faint")
         if any(_apart(row, rows[0], about) for row in rows[1:]):
-            text = "costs follow from shared rounds, which differ so much that they contradict the figures of all calls"
-            yield Cell(text, tone="faint")
-        yield from (Cell(str(text), tone="command") for text in inside.loc[inside["best"], "pull"] if text)
+            yield Cell(_CONTRADICTED, tone="faint")
+        yield from (Cell(str(row["pull"]), tone="command") for row in inside if row["best"] and row["pull"])
     yield from faint(_notes(table, about))
 
 
@@ -197,14 +202,14 @@ def _apart(row: dict[str, Any], best: dict[str, Any], about: dict[str, Any]) -> 
 
 
 def _precision(row: dict[str, Any]) -> str:
-    from mlflow_ngraph.tables.summary import precisions
+    from mlflow_ngraph.tables.remarks import precisions
 
     in_force = row["precision_in_force"]
     return precisions(str(row["precision"]), None if missing(in_force) else str(in_force))
 
 
 def _notes(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
-    from mlflow_ngraph.tables.summary import environment_warning
+    from mlflow_ngraph.tables.remarks import environment_warning
 
     limits = f", with {', '.join(about['limits'])}" if about["limits"] else ""
     yield f"objective: {about['objective']} ({about['metric']}, {about['better']} is better){limits}"

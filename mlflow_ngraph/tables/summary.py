@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.devices.registry import misfit
-from mlflow_ngraph.metrics import METRICS, TOUCHED, metric_title
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import EAGER, METRICS, TOUCHED, metric_title
+from mlflow_ngraph.tables.remarks import environment_warning, fallback_nodes, fallback_note, precisions
 from mlflow_ngraph.tables.sheet import Cell, Sheet, Tone, number
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, decimals, rounded
 from mlflow_ngraph.verdicts import Verdict
@@ -96,30 +96,6 @@ class SummaryRow:
         )
 
 
-def precisions(asked: str, in_force: str | None) -> str:
-    """Effective precision, followed by the requested one where they differ."""
-    return asked if in_force in (None, "", asked) else f"{in_force} (asked: {asked})"
-
-
-def fallback_nodes(flags: Mapping[str, Any]) -> int:
-    """Number of nodes that fell back to another provider, from the effective flags.
-
-    0 without providers, or where an adapter's flag of this name is no number.
-    """
-    nodes = flags.get("fallback_nodes")
-    return nodes if type(nodes) is int else 0
-
-
-def fallback_note(nodes: int) -> str:
-    """Remark about fallback nodes; empty for none."""
-    return f"{counted(nodes, 'node')} fell back to another provider" if nodes else ""
-
-
-def environment_warning(variables: str) -> str:
-    """Warning about environment variables set while measuring."""
-    return f"measured with {variables}, which may make one compiler faster or slower than it is without"
-
-
 def summary_rows(record: StudyRecord) -> list[SummaryRow]:
     """A row for each cell with a verdict.
 
@@ -202,7 +178,7 @@ def sheet(record: StudyRecord) -> Sheet:
     asked = {row.precision for row in rows}
     variables = dict.fromkeys(row.variables for row in rows if row.variables)
     several = len(asked) > 1 or any(row.precision_in_force not in (None, *asked) for row in rows)
-    speedup = "speed-up" if record.baseline == BASELINE else metric_title("speed-up", record.baseline)
+    speedup = "speed-up" if record.baseline == EAGER else metric_title("speed-up", record.baseline)
     return Sheet(
         "",
         [

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mlflow_ngraph.tables.remarks import fallback_nodes
 from mlflow_ngraph.tables.sheet import fitting, markdown
-from mlflow_ngraph.tables.summary import fallback_nodes, sheet, summary_rows, wide_intervals
+from mlflow_ngraph.tables.summary import sheet, summary_rows, wide_intervals
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
 from tests.support.specs import maker

@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, filters, identity_of, listed, sentence, weight
-from mlflow_ngraph.metrics import TOUCHED
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import EAGER, TOUCHED
 from mlflow_ngraph.text import brief
 from mlflow_ngraph.verdicts import Verdict
 
@@ -43,7 +42,7 @@ def findings(table: Cells) -> list[Finding]:
 
 
 def _of_verdicts(table: Cells, bad: pd.DataFrame) -> list[Finding]:
-    alike = bad.assign(eager=bad["compiler"] == BASELINE).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
+    alike = bad.assign(eager=bad["compiler"] == EAGER).groupby([*_WHERE, *_ALIKE], sort=False, dropna=False)
     of_model = (alike["compiler"].transform("nunique") > 1) & alike["eager"].transform("any")
     of_model &= bad["reason"].fillna("") != ""  # without reasons the failures may be different ones
     troubles = [

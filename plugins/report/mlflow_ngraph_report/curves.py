@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,23 +60,25 @@ class Grid:
         known = data[["series", "compiler"]].drop_duplicates("series")
         look = style.looks(list(known.itertuples(index=False, name=None)))
         xs = sorted({float(x) for x in data["x"]})
-        for row_index, row in enumerate(rows):
-            for column_index, column in enumerate(columns):
-                axes = panels[row_index][column_index]
-                cells = _cells(data, [row], [column])
-                if cells.empty:
-                    axes.set_axis_off()
-                    continue
-                self._panel(axes, cells, look, xs)
-                if "title" in data:
-                    axes.set_title(shortened(str(cells["title"].iloc[0]), 26))
-                elif _cells(data, rows[:row_index], [column]).empty:
-                    axes.set_title(shortened(column, 26))
-                if _cells(data, [row], columns[:column_index]).empty:
-                    axes.set_ylabel(self._y_label(row, named="title" not in data))
-                if _cells(data, rows[row_index + 1 :], [column]).empty:
-                    axes.tick_params(labelbottom=True)
-                    axes.set_xlabel(self.x.label)
+        inside = dict(iter(data.groupby(["row", "column"], sort=False)))
+        drawn = [place for place in product(rows, columns) if place in inside]
+        highest, leftmost = {column: row for row, column in reversed(drawn)}, dict(reversed(drawn))
+        lowest = {column: row for row, column in drawn}
+        for (row, column), axes in zip(product(rows, columns), panels.flat, strict=True):
+            cells = inside.get((row, column))
+            if cells is None:
+                axes.set_axis_off()
+                continue
+            self._panel(axes, cells, look, xs)
+            if "title" in data:
+                axes.set_title(shortened(str(cells["title"].iloc[0]), 26))
+            elif highest[column] == row:
+                axes.set_title(shortened(column, 26))
+            if leftmost[row] == column:
+                axes.set_ylabel(self._y_label(row, named="title" not in data))
+            if lowest[column] == row:
+                axes.tick_params(labelbottom=True)
+                axes.set_xlabel(self.x.label)
         legend(figure, look)
         return figure
 
@@ -202,11 +205,6 @@ def _fitted(data: pd.DataFrame) -> pd.DataFrame:
     rows, columns = (places // _WRAP).astype(str), (places % _WRAP).astype(str)
     placed: pd.DataFrame = data.assign(title=titles, row=rows, column=columns)
     return placed
-
-
-def _cells(data: pd.DataFrame, rows: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    cells: pd.DataFrame = data[data["row"].isin(rows) & data["column"].isin(columns)]
-    return cells
 
 
 def _line(axes: Axes, cells: pd.DataFrame, look: Look) -> None:

@@ -8,7 +8,7 @@ from mlflow_ngraph_report import texts
 from mlflow_ngraph_report.blocks import Figure, Missing
 from mlflow_ngraph_report.curves import Axis, Grid
 from mlflow_ngraph_report.model_tables import NEEDS_MODELS
-from mlflow_ngraph_report.points import alternative, incomplete, lacks, means, named
+from mlflow_ngraph_report.points import alternative, first_models, incomplete, lacks, means, named
 from mlflow_ngraph_report.prepared import OTHER_STYLE, Prepared, order_of_families, order_of_models
 
 BATCH = Axis("batch size", log=True)
@@ -123,14 +123,16 @@ def _by_model(
             figures.append(Missing(own_key, own_title, reason))
             continue
         data = _panels(own, metric)
+        drawn, notes = first_models(data, "title")
         figures.append(
             Figure(
                 own_key,
                 own_title,
                 caption,
                 named(data.assign(column=data["title"]).drop(columns="title"), column="model", x="batch", value=metric),
-                Grid(data, BATCH, axis).draw,
+                Grid(drawn, BATCH, axis).draw,
                 alternative(data, metric, "batch size"),
+                notes,
             )
         )
     return figures

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.tables.sheet import EMPTY, Cell, Sheet, number
 from mlflow_ngraph.text import NO_INTERVAL, decimals, with_thousands
 from mlflow_ngraph_report import combined, texts
@@ -32,7 +32,7 @@ def compile_seconds(prepared: Prepared) -> Sheet | Missing:
     """Table 3: compile time at the smallest and the largest batch size."""
     key, title = "t3", "Table 3: compile time"
     models = prepared.models
-    frame = models[(models["compiler"] != BASELINE) & models["compile_total_s"].notna()]
+    frame = models[(models["compiler"] != EAGER) & models["compile_total_s"].notna()]
     if frame.empty:
         return Missing(key, title, NEEDS_MODELS if models.empty else "no compiler but the baseline has an ok cell")
     batches = batch_sizes(frame)

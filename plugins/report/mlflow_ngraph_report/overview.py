@@ -140,10 +140,10 @@ def noise(prepared: Prepared) -> Sheet | Missing:
     if frame.empty:
         return Missing(key, title, f"nowhere: nothing disturbed the {len(counted_cells)} cells that count")
     rows = []
+    beside = counted_cells.groupby(["device", "label"]).size()
     for (device, label), cells in frame.groupby(["device", "label"]):
-        beside = counted_cells[(counted_cells["device"] == device) & (counted_cells["label"] == label)]
         disturbed = brief(cells["noise"].value_counts().index[0], _LONGEST_REASON)
-        rows.append([device, label, f"{len(cells)} of {len(beside)}", disturbed])
+        rows.append([device, label, f"{len(cells)} of {beside[device, label]}", disturbed])
     sheet = Sheet(
         title,
         ["device", "workload", "cells", "what disturbed most of them"],

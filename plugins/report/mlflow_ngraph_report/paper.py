@@ -14,7 +14,7 @@ import pandas as pd
 
 from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.devices.registry import accelerator, misfit
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.text import counted
 from mlflow_ngraph.workloads.catalogue import paper_models
 from mlflow_ngraph.workloads.naming import base_label
@@ -78,7 +78,7 @@ class PaperPoint:
     @property
     def is_baseline(self) -> bool:
         """Tell if it is the baseline, with a speed-up of 1 by definition."""
-        return self.compiler == BASELINE
+        return self.compiler == EAGER
 
 
 @dataclass(frozen=True)

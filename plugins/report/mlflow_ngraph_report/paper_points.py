@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.study import BASELINE
+from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph_report import combined
 from mlflow_ngraph_report.combined import Value
 from mlflow_ngraph_report.depth_tables import BATCHES, over_depth
@@ -61,8 +61,8 @@ def _families(chosen: Comparable) -> Iterator[PaperPoint]:
                 here = models[
                     (models["device"] == device) & (models["family"] == family) & models["batch"].between(first, last)
                 ]
-                base = here[here["compiler"] == BASELINE]
-                base_row = papers.get((family, BASELINE, theirs))
+                base = here[here["compiler"] == EAGER]
+                base_row = papers.get((family, EAGER, theirs))
                 for series in order_of_series(here):
                     cells = here[here["series"] == series]
                     row = papers.get((family, COMPILERS[cells["compiler"].iloc[0]], theirs))
@@ -72,7 +72,7 @@ def _families(chosen: Comparable) -> Iterator[PaperPoint]:
                     column = f"throughput_b{first}_{last}"
                     tops, bottoms = (significance.figures(part, "throughput") for part in common)
                     speedup = combined.sum_ratio(tops, bottoms)
-                    if cells["compiler"].iloc[0] == BASELINE:
+                    if cells["compiler"].iloc[0] == EAGER:
                         speedup = Value(1.0)
                     yield PaperPoint(
                         "t6", "speed-up by family", device, theirs, series, cells["compiler"].iloc[0], family,
@@ -91,7 +91,7 @@ def _common(cells: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.D
 
 def _depths(chosen: Comparable, key: str) -> Iterator[PaperPoint]:
     """Table 7 or 8: slopes against 0, and retentions against 1."""
-    if chosen.prepared.baseline != BASELINE:
+    if chosen.prepared.baseline != EAGER:
         return  # the paper's speed-ups are over eager execution
     target = _TARGETS[key]
     blocks = chosen.prepared.blocks(target)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.cell_columns import grouped
+from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import METRICS, is_complement
 from mlflow_ngraph.text import counted
 from mlflow_ngraph_report import combined, texts
 from mlflow_ngraph_report.prepared import batch_sizes, order_of_series
 
+MOST_MODELS = 24
+"""Most models with a line or panel of their own; more take minutes to draw, and nobody reads them."""
 PLACE = ("row", "column", "x")
 COLUMNS = ("row", "column", "compiler", "series", "x", "value", "ci_low", "ci_high", "cells", "of")
 """``row`` and ``column`` select the panel, ``cells`` counts the averaged cells, and ``of`` those of the best covered
@@ -37,10 +42,16 @@ def means(
     known = known.assign(_row="" if row is None else known[row], _column=known[column])
     places = {value: index for index, value in enumerate(order)}
     series = {name: index for index, name in enumerate(order_of_series(known))}
+    figures = None if METRICS[metric].interval == "none" else significance.figures(known, metric)
+    names = ["_row", "_column", "compiler", "series", x]
+    codes = known.groupby(names).ngroup().to_numpy(int)
+    columns = [known[name].to_numpy(object) for name in names]
     entries = []
-    for (above, beside, compiler, name, at), cells in known.groupby(["_row", "_column", "compiler", "series", x]):
+    for own in grouped(codes, np.flatnonzero(codes >= 0)).values():
+        above, beside, compiler, name, at = (column[own[0]] for column in columns)
         point = dict(zip(COLUMNS[:5], (str(above), str(beside), compiler, name, int(at)), strict=True))
-        entries.append((above, places[beside], series[name], int(at), {**point, **_mean(cells, metric)}))
+        mean = _plain_mean(known[metric].iloc[own]) if figures is None else _mean(figures.take(own), metric)
+        entries.append((above, places[beside], series[name], int(at), {**point, **mean, "cells": len(own)}))
     ordered = [point for *_, point in sorted(entries, key=lambda entry: entry[:4])]
     data: pd.DataFrame = pd.DataFrame(ordered, columns=list(COLUMNS))
     data["of"] = data.groupby(list(PLACE))["cells"].transform("max")
@@ -86,11 +97,21 @@ def incomplete(data: pd.DataFrame) -> list[str]:
     return [f"{number} over fewer cells than another compiler's at the same place: see cells and of in the CSV file."]
 
 
-def _mean(cells: pd.DataFrame, metric: str) -> dict[str, float]:
-    count = {"cells": len(cells)}
-    if METRICS[metric].interval == "none":
-        return {"value": float(cells[metric].mean()), "ci_low": float("nan"), "ci_high": float("nan"), **count}
-    mean = combined.geometric_mean(significance.figures(cells, metric))
+def first_models(data: pd.DataFrame, column: str) -> tuple[pd.DataFrame, list[str]]:
+    """Points of the first models, with a remark where there are more."""
+    models = list(dict.fromkeys(data[column]))
+    if len(models) <= MOST_MODELS:
+        return data, []
+    drawn: pd.DataFrame = data[data[column].isin(models[:MOST_MODELS])]
+    return drawn, [f"Drawn are the first {MOST_MODELS} of {len(models)} models; the CSV file has all."]
+
+
+def _plain_mean(values: pd.Series[float]) -> dict[str, float]:
+    return {"value": float(values.mean()), "ci_low": float("nan"), "ci_high": float("nan")}
+
+
+def _mean(figures: Estimate, metric: str) -> dict[str, float]:
+    mean = combined.geometric_mean(figures)
     if is_complement(metric):
-        return {"value": 1 - mean.value, "ci_low": 1 - mean.high, "ci_high": 1 - mean.low, **count}
-    return {"value": mean.value, "ci_low": mean.low, "ci_high": mean.high, **count}
+        return {"value": 1 - mean.value, "ci_low": 1 - mean.high, "ci_high": 1 - mean.low}
+    return {"value": mean.value, "ci_low": mean.low, "ci_high": mean.high}

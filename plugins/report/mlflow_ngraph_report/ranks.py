@@ -19,6 +19,7 @@ from mlflow_ngraph_report import style, texts
 from mlflow_ngraph_report.blocks import Figure, Missing
 from mlflow_ngraph_report.curves import shortened
 from mlflow_ngraph_report.model_tables import NEEDS_MODELS
+from mlflow_ngraph_report.points import first_models
 from mlflow_ngraph_report.prepared import Prepared, batch_sizes, order_of_families, order_of_series
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def reversals(prepared: Prepared) -> Figure | Missing:
             f"needs two models or more that were measured with {prepared.baseline} and with another compiler",
         )
     data = pd.concat(parts, ignore_index=True)
+    drawn, notes = first_models(data.sort_values("rank", kind="stable"), "label")
     columns = ["device", "batch", "series", "compiler", "label", "family", "rank", "throughput"]
     return Figure(
         _KEY,
@@ -63,10 +65,10 @@ def reversals(prepared: Prepared) -> Figure | Missing:
         "Models by throughput, the fastest on top, with the compiler that they run with. Lines that cross are choices that "
         "turn round when one compiles. " + " ".join(sentences),
         data[[*columns, *with_estimates(["throughput"])[1:]]],
-        Ranks(data).draw,
+        Ranks(drawn.sort_index()).draw,
         f"Ranks of {data['label'].nunique()} models by throughput under {texts.listed(order_of_series(data))}; "
         "the numbers are in the CSV file.",
-        left_out,
+        [*left_out, *notes],
     )
 
 
@@ -78,7 +80,7 @@ class Ranks:
 
     def draw(self) -> Canvas:
         devices = list(dict.fromkeys(self.data["device"]))
-        most = int(self.data["rank"].max())
+        most = self.data["rank"].nunique()
         figure = style.canvas(0.5 + len(devices) * (0.6 + 0.21 * most))
         panels = figure.subplots(len(devices), 1, squeeze=False)
         families = order_of_families(self.data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -283,6 +285,19 @@ def test_precisions_beside_each_other_are_series_of_their_own() -> None:
     one, two = looks.values()
     assert (one.colour, one.marker) == (two.colour, two.marker)
     assert one.dashes != two.dashes
+
+
+def test_the_first_of_many_models_are_drawn(prepared: Prepared) -> None:
+    of_one = prepared.models[prepared.models["label"] == prepared.models["label"].iloc[0]]
+    copies = [of_one.assign(label=f"model {number}", workload=f"model:{number}") for number in range(30)]
+    many = replace(prepared, counted=pd.concat(copies, ignore_index=True))
+    for found in (*model_figures.throughput(many), ranks.reversals(many)):
+        of_models = figure(found)
+        column = "model" if "model" in of_models.data else "label"
+        assert of_models.data[column].nunique() == 30
+        assert "Drawn are the first 24 of 30 models; the CSV file has all." in of_models.notes
+        drawn = of_models.draw.__self__.data  # type: ignore[attr-defined] # a bound method
+        assert drawn["title" if "title" in drawn else "label"].nunique() == 24
 
 
 @pytest.mark.usefixtures("compilers")
