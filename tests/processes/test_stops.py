@@ -11,12 +11,13 @@ import time
 
 import pytest
 
-from mlflow_ngraph.measure import stability, stops
+from mlflow_ngraph.measure import stability
 from mlflow_ngraph.measure.stability import SliceFacts
+from mlflow_ngraph.processes import stops
 
 LOOP = """
 import json, sys, threading, time
-from mlflow_ngraph.measure import stops
+from mlflow_ngraph.processes import stops
 
 def work(seconds):
     end = time.perf_counter() + seconds
@@ -71,7 +72,7 @@ def test_a_stop_is_within_one_inference(
     durations_s: tuple[float, ...], call_s: float, accelerated: bool, found: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter([0, round(sum(durations_s) * 1e9)])
-    monkeypatch.setattr("mlflow_ngraph.measure.stops.perf_counter_ns", lambda: next(now))
+    monkeypatch.setattr("mlflow_ngraph.processes.stops.perf_counter_ns", lambda: next(now))
     monkeypatch.setattr(stops, "_busy_ns", lambda: {"1": 0})
     durations_ns = [round(seconds * 1e9) for seconds in durations_s]
     assert stops.Watch().stopped_s(durations_ns, call_s, accelerated=accelerated) == pytest.approx(found)
@@ -79,7 +80,7 @@ def test_a_stop_is_within_one_inference(
 
 def test_work_and_waiting_for_a_processor_explain_a_long_inference(monkeypatch: pytest.MonkeyPatch) -> None:
     now, busy = iter([0, 3_000_000_000]), iter([{"1": 0}, {"1": 2_900_000_000, "2": 1}])
-    monkeypatch.setattr("mlflow_ngraph.measure.stops.perf_counter_ns", lambda: next(now))
+    monkeypatch.setattr("mlflow_ngraph.processes.stops.perf_counter_ns", lambda: next(now))
     monkeypatch.setattr(stops, "_busy_ns", lambda: next(busy))
     assert not stops.Watch().stopped_s([100_000_000, 2_900_000_000], 0.1, accelerated=False)
 
