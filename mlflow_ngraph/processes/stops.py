@@ -31,7 +31,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._threads = _busy_ns()
-        self._at_ns = perf_counter_ns()
+        self.began_ns = perf_counter_ns()
 
     def stopped_s(self, durations_ns: Sequence[int], call_s: float, *, accelerated: bool, idle_s: float = 0.0) -> float:
         """Seconds that the process stood still within one repetition; 0 without a stop, or without the kernel's counts.
@@ -48,7 +48,7 @@ class Watch:
             Seconds without work, in which the threads slept.
         """
         call_s = call_s or min(durations_ns) / 1e9
-        watched_ns, longest_s = perf_counter_ns() - self._at_ns, max(durations_ns) / 1e9
+        watched_ns, longest_s = perf_counter_ns() - self.began_ns, max(durations_ns) / 1e9
         grown = [spent - self._threads.get(thread, 0) for thread, spent in _busy_ns().items()]
         if not grown or (accelerated and longest_s < OF_AN_ACCELERATOR * call_s):
             return 0.0
@@ -65,14 +65,17 @@ def watched() -> Iterator[list[float]]:
     stopped: list[float] = []
     over = Event()
 
-    def beat() -> None:
-        while not over.is_set():
-            watch, start = Watch(), perf_counter_ns()
+    def beat(watch: Watch) -> None:
+        while True:
             over.wait(_BEAT_S)
-            found = watch.stopped_s([perf_counter_ns() - start], _BEAT_S, accelerated=False)
+            found = watch.stopped_s([perf_counter_ns() - watch.began_ns], _BEAT_S, accelerated=False)
             stopped.extend([found] if found else ())
+            if over.is_set():
+                return
+            watch = Watch()
 
-    thread = Thread(target=beat, name="stops", daemon=True)
+    # The thread may get Python's lock for the first time when the work is done: it gets a watch that has begun.
+    thread = Thread(target=beat, args=(Watch(),), name="stops", daemon=True)
     thread.start()
     try:
         yield stopped
