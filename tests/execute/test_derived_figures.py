@@ -361,6 +361,14 @@ def test_compile_and_load_times_with_a_stop_in_them_are_no_figures(drawn: Slices
     assert set(found) - set(script.cell("fast", 4).metrics) == {"load_s", "first_inference_s"}
 
 
+def test_no_figure_depends_on_the_time_of_day(drawn: Slices) -> None:
+    script, stepped = written(drawn).built("fast", [1, 4]), written(drawn).built("fast", [1, 4])
+    for number, event in enumerate(stepped.events):
+        event["at"] = 1e9 - 3600.0 * number
+        event.update({"started_ns": 1 + number} if "started_ns" in event else {})
+    assert stepped.cell("fast", 4).metrics == script.cell("fast", 4).metrics
+
+
 def test_a_cell_without_samples_has_no_timings() -> None:
     script = Script([1])
     script.measured("identity", 1, 10).ready("fast", 1).finished("fast", 1, "crashed", "killed by SIGSEGV")

@@ -81,6 +81,16 @@ def test_a_short_slice_is_watched_for_longer_than_it_takes() -> None:
 
 
 @pytest.mark.parametrize("command", [SLICE, ARRIVALS], ids=["slice", "arrivals"])
+def test_a_clock_that_steps_changes_nothing(command: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = iter(range(1, 1000))
+    monkeypatch.setattr(time, "time", lambda: 3600.0 * next(hours))
+    monkeypatch.setattr(time, "time_ns", lambda: 3_600_000_000_000 * next(hours))
+    taken = answer(command)["result"]
+    assert 0 < taken["wall_s"] <= taken["machine"]["seconds"] < 60
+    assert max(taken.get("durations_ns") or taken["served_ns"]) < 10e9
+
+
+@pytest.mark.parametrize("command", [SLICE, ARRIVALS], ids=["slice", "arrivals"])
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_what_has_a_stop_in_it_is_measured_again(
     command: dict[str, Any], attempts: int, monkeypatch: pytest.MonkeyPatch
