@@ -39,15 +39,15 @@ from mlflow_ngraph.processes.stops import AGAIN
 
 STUDY = {
     "name": "stopped",
-    "workloads": ["block:conv?width=64"],
+    "workloads": ["block:mha?width=16"],
     "compilers": ["identity", "onnxruntime"],
     "batch_sizes": [4],
-    "repetitions": 4000,
-    "slice_repetitions": 100,
+    "repetitions": 1_000_000,
+    "slice_repetitions": 5000,
     "threads": 1,
     "warmup": {"max_seconds": 1},
-    "limits": {"slice_seconds": 1, "cell_seconds": 20, "reload_seconds": 0},
-    "arrivals": {"rates": 20, "seconds": 5},
+    "limits": {"slice_seconds": 1, "cell_seconds": 20, "reload_seconds": 0, "verify_seconds": 2},
+    "arrivals": {"rates": 50, "seconds": 5},
 }
 WITH_INTERVAL = ("throughput", "speedup", "latency_p50_ms", "cpu_reduction")
 WITHOUT = ("compile_total_s", "load_s", "first_inference_s")
