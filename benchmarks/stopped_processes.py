@@ -6,8 +6,8 @@ A study of one block with two compilers and one rate of arrivals is measured und
 turns. At a random moment a process of it gets SIGSTOP, and SIGCONT after some seconds: three times of four the one that
 computes, else its parent or the warden, for five seconds.
 
-A figure *moved* if its interval is apart from those of the undisturbed studies before and after. How many are apart from one
-of them is printed, beside the same for undisturbed studies that follow each other. A stop was *kept* if the journal has it
+A figure *moved* if its interval is apart from those of all undisturbed studies by more than these differ among themselves: an
+engine stays in one process, whose luck is in no interval. A stop was *kept* if the journal has it
 in a repetition, a request, a load or a compile time: one that is longer by three quarters
 of a second, without a word of it.
 Exit code 1: a figure moved, a stop was kept, or a cell is not ok.
@@ -26,9 +26,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ STUDY = {
     "threads": 1,
     "warmup": {"max_seconds": 1},
     "limits": {"slice_seconds": 1, "cell_seconds": 20, "reload_seconds": 0, "verify_seconds": 2},
-    "arrivals": {"rates": 50, "seconds": 5},
+    "arrivals": {"rates": 50, "seconds": 15},
 }
 WITH_INTERVAL = ("throughput", "speedup", "latency_p50_ms", "cpu_reduction")
 WITHOUT = ("compile_total_s", "load_s", "first_inference_s")
@@ -71,32 +70,28 @@ def main() -> int:
         (root / "study.yaml").write_text(json.dumps(STUDY))
         study, took_s, _ = measured(root, "quiet-0", [], rng)
         quiet.append(figures(study))
-        while len(stopped) * options.each < options.stops:
+        delivered = 0
+        while delivered < options.stops:
             number = len(quiet)
             moments = sorted((rng.uniform(0.05, 0.95) * took_s, rng.choice(lengths)) for _ in range(options.each))
             study, _, hit = measured(root, f"stopped-{number}", moments, rng)
             stopped.append(figures(study))
+            delivered += len(hit)
             seen.update((*hit, *named(study)))
             problems += [f"study {number}: {problem}" for problem in problems_of(study)]
             study, took_s, _ = measured(root, f"quiet-{number}", [], rng)
             quiet.append(figures(study))
             print(f"study {number}: {dict(seen)}, {len(problems)} problems", flush=True)
     longest = {key: max(own[key][0] for own in quiet) for key in quiet[0] if key[1] in WITHOUT}
-    moved, beside = 0, 0
-    for number, own in enumerate(stopped):
-        apart = [{key for key in own if disjoint(own[key], other[key])} for other in quiet[number:][:2]]
-        beside += sum(map(len, apart))
-        moved += len(both := apart[0] & apart[1])
+    for number, own in enumerate(stopped, start=1):
         kept = [key for key in longest if key in own and own[key][0] > longest[key] + LONGER_S]
-        for key in (*both, *kept):
-            known = [other[key] for other in quiet[number:][:2]]
-            problems.append(f"study {number + 1}: {' '.join(key)} is {own[key]}, undisturbed {known}")
-    control = sum(disjoint(one[key], other[key]) for one, other in pairwise(quiet) for key in one)
+        moved = [key for key in own if key[1] in WITH_INTERVAL and apart(own[key], [other[key] for other in quiet])]
+        for key in (*moved, *kept):
+            known = [other[key][0] for other in quiet]
+            problems.append(f"study {number}: {' '.join(key)} is {own[key]}, undisturbed {known}")
     count = sum(key[1] in WITH_INTERVAL for own in stopped for key in own)
     print(*problems, sep="\n")
-    print(
-        f"{moved} of {count} figures moved; {beside} of {2 * count} pairs apart, {control} of {count} undisturbed ones"
-    )
+    print(f"{delivered} stops in {len(stopped)} studies, {len(problems)} problems; {count} figures with an interval")
     return int(bool(problems))
 
 
@@ -127,6 +122,8 @@ def measured(
     for at, seconds in moments:
         while process.poll() is None and time.perf_counter() - started - stood_s < at:
             time.sleep(0.01)
+        if process.poll() is not None:
+            break
         kind = rng.choice(["computing"] * 6 + ["parent", "warden"])
         if victim := process.pid if kind == "parent" else found(process.pid, kind):
             length = seconds if kind == "computing" else OTHERS_S
@@ -173,10 +170,10 @@ def figures(study: Path) -> Figures:
     }
 
 
-def disjoint(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Return True when two intervals have nothing in common; never where there is none."""
-    has = one[1] < one[2] and other[1] < other[2]
-    return has and (one[1] > other[2] or one[2] < other[1])
+def apart(own: tuple[float, float, float], quiet: Sequence[tuple[float, float, float]]) -> bool:
+    """Return True when an interval is farther from all others than their figures are from each other."""
+    differ = max(value for value, _, _ in quiet) - min(value for value, _, _ in quiet)
+    return all(own[1] > high + differ or own[2] < low - differ for _, low, high in quiet)
 
 
 def named(study: Path) -> Iterator[str]:

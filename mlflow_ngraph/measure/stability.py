@@ -207,8 +207,10 @@ def drift(slices: Sequence[SliceFacts]) -> float | None:
     The slope is that of Theil and Sen on the logarithms, its significance from Kendall's rank correlation with the
     order, and its size must exceed the scatter. All three resist a few outliers.
     """
+    if len(slices) < 3:
+        return None
     logs = [math.log(part.median_s) for part in slices]
-    if len(logs) < 3 or min(logs) == max(logs):
+    if min(logs) == max(logs):
         return None
     order = range(len(logs))
     if not stats.kendalltau(order, logs).pvalue < DRIFT_LEVEL:
