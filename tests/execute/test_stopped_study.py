@@ -33,12 +33,17 @@ class Stopper:
                 Timer(after_s, _stop).start()
 
 
+def _resume(workers: list[psutil.Process]) -> None:
+    for worker in workers:
+        worker.resume()
+
+
 def _stop() -> None:
     children = psutil.Process().children(recursive=True)
     workers = [child for child in children if "mlflow_ngraph.execute.worker" in child.cmdline()]
     for worker in workers:
         worker.suspend()
-    Timer(STOP_S, lambda: [worker.resume() for worker in workers]).start()
+    Timer(STOP_S, _resume, [workers]).start()
 
 
 @pytest.mark.usefixtures("processes", "fake_compiler")
