@@ -73,7 +73,7 @@ class Answer:
         where = self.label if self.device is None else f"{self.label} on {self.device}"
         others = [rival for rival in self.rivals if not rival.same_choice]
         if self.row is None or others:
-            return undecided.sentence(others or self.rivals, self.row, self.figure, where, self._gained)
+            return undecided.sentence(others or self.rivals, self.row, self.figure, where)
         clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]
         return f"{where}: {'; '.join(clauses)}"
 
@@ -88,13 +88,6 @@ class Answer:
             "cell": None if self.row is None else self.row["cell"],
             "rivals": [rival.to_plain() for rival in self.rivals],
         }
-
-    @property
-    def _gained(self) -> str:
-        """Gain that is certain although another compiler may be better; empty without any."""
-        if self.row is None or not self.gains or self.gains[0].batch != self.row["batch"] or self.gains[0].value <= 1:
-            return ""
-        return f"{self.gains[0].text} times {baselines.over(self.row)} with {undecided.named(self.row)}"
 
     def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
         """Compiler with its gain."""

@@ -16,8 +16,6 @@ from mlflow_ngraph.workloads.naming import base_label
 
 _FOUND = {"chain": ", by a chain of pairs", "apart": ", measured at another time"}
 """Remarks on ratios without shared rounds."""
-_SHOWN = 3
-"""Most rivals named in a sentence."""
 _MANY = 10
 """Times the measured repetitions that the time limit of a cell may not allow."""
 COLUMNS = (
@@ -65,17 +63,14 @@ class Rival:
             return f"{named(self.row)} was left out ({self.row['reason']})"
         if self.row["verdict"] == str(Verdict.OK):
             return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)}, which has no interval"
-        reason = f" ({self.row['reason']})" if self.row["reason"] else ""
-        return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} but is {self.row['verdict']}{reason}"
+        return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} but is {self.row['verdict']}"
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {**vars(self), "row": dict(self.row)}
 
 
-def sentence(
-    rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "", gain: str = ""
-) -> str:
+def sentence(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "") -> str:
     """Sentence about the rivals of an answer, with advice.
 
     Parameters
@@ -88,20 +83,15 @@ def sentence(
         Figure of the answer, such as ``61.2 samples/s``.
     where : str
         Model and device, where they have to be named.
-    gain : str
-        Gain that is certain in any case; it comes first.
     """
-    head = f"{where}: {gain}; undecided" if gain else f"undecided for {where}" if where else "undecided"
-    close = [rival.clause for rival in rivals if rival.ratio is not None]
-    unsure = [rival.clause for rival in rivals if rival.ratio is None]
+    head = f"undecided for {where}" if where else "undecided"
     named_answer = f"{named(answer)} ({figures})" if answer is not None else ""
-    clauses = []
-    if close:
-        head += f" between {f'it ({figures})' if gain else named_answer} and {listed(close)}"
-    if unsure:
-        beaten = f"{'it' if len(unsure) == 1 else 'they'} could beat {'these' if close else named_answer}"
-        clauses.append(f"{listed(unsure)}; {beaten if named_answer else 'nothing else is ok'}")
-    text = "; ".join([head, *clauses]) if close else f"{head}: {clauses[0]}"
+    could = listed([rival.clause for rival in sorted(rivals, key=lambda rival: rival.ratio is None)])
+    if any(rival.ratio is not None for rival in rivals):
+        text = f"{head} between {named_answer} and {could}"
+    else:
+        beaten = f"could beat {named_answer}" if named_answer else "nothing else is ok"
+        text = f"{head}: {could}; {beaten}"
     return f"{text}; {measuring_command(rivals, answer)}"
 
 
@@ -179,6 +169,5 @@ def _compiler(label: str) -> str:
 
 
 def listed(clauses: Sequence[str]) -> str:
-    """First clauses, and the number of others."""
-    more = f"; and {len(clauses) - _SHOWN} more" if len(clauses) > _SHOWN else ""
-    return "; ".join(clauses[:_SHOWN]) + more
+    """First clause, and the number of others."""
+    return clauses[0] + (f"; and {len(clauses) - 1} more" if len(clauses) > 1 else "")

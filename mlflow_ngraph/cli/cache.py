@@ -41,7 +41,7 @@ class _Row:
             "size_bytes": self.engine.size_bytes,
             "freed_bytes": self.freed_bytes,
             "compiled_at": maker.compiled_at,
-            "compile_s": sum(compiled.stages.values()),
+            "compile_s": compiled.seconds,
             "unused_s": self.unused_s,
             "origin": maker.model_dump(),
         }
@@ -138,7 +138,7 @@ def _cells(row: _Row) -> tuple[Any, ...]:
         spec.target.precision,
         " ".join(map(str, spec.batch_sizes)),
         f"{row.engine.size_bytes / 1e6:.1f}",
-        duration(sum(compiled.stages.values())),
+        "" if compiled.seconds is None else duration(compiled.seconds),
         output.age(row.unused_s),
         f"{maker.study_id} on {maker.tracking_uri}" if maker.tracking_uri else maker.study_id,
     )

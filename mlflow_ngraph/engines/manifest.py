@@ -46,10 +46,16 @@ class Compiled(FrozenModel):
     key: str
     """Equal for engines into whose compilation the same things go; see `mlflow_ngraph.engines.key`."""
     stages: dict[str, Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]]
-    """Seconds of ``export``, ``convert``, ``tune``, ``compile`` and ``save``, as far as the compiler has them."""
+    """Seconds of ``export``, ``convert``, ``tune``, ``compile`` and ``save``, as far as the compiler has them; empty where a
+    process stood still meanwhile."""
     built_beside: Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
     """The most other workloads and engines that were prepared or compiled at the same time; 0 where nothing was, so that
     the seconds are its own."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of all stages; None where they are unknown."""
+        return sum(self.stages.values()) if self.stages else None
 
 
 class Maker(FrozenModel):

@@ -26,6 +26,8 @@ class Built(TypedDict):
     """Seconds by stage."""
     seconds: float
     """Duration of the command."""
+    stopped_s: list[float]
+    """How long the process stood still meanwhile; ``stages`` are then empty."""
 
 
 class ParityFields(TypedDict, total=False):
@@ -74,6 +76,8 @@ class Ready(TypedDict, total=False):
     load_s: Seconds
     first_inference_s: Seconds
     verify_s: Seconds
+    stopped_s: list[Seconds]
+    """How long the process stood still in the attempts at loading; the last one counts."""
     precision: str | None
     flags: Flags
     requests: Batch
@@ -107,14 +111,14 @@ class Seen(TypedDict, total=False):
     peak_bytes: Count
     resident_bytes: Count | None
     machine: MachineFields | None
+    stopped_s: list[Seconds]
+    """How long the process stood still in earlier attempts, which do not count."""
 
 
 class SliceAnswer(Seen, total=False):
     """The answer to ``slice``."""
 
     durations_ns: Annotated[list[Nanoseconds], Field(min_length=1)]
-    stopped_s: list[Seconds]
-    """How long the process stood still in earlier attempts at the slice, which do not count."""
 
 
 class ArrivalsAnswer(Seen, total=False):

@@ -73,7 +73,8 @@ def own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str
     engine = lane.engine_of(cell)
     if engine is not None:
         metrics.update({f"{stage}_s": seconds for stage, seconds in engine.stages.items()})
-        metrics["compile_total_s"] = sum(engine.stages.values())
+        if engine.seconds is not None:
+            metrics["compile_total_s"] = engine.seconds
         metrics["built_beside"] = float(engine.built_beside)
         metrics["engine_size_mb"] = engine.size_bytes / MB
     metrics.update({name: value for name, value in cell.ready.items() if name.endswith("_s")})

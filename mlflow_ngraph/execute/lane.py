@@ -16,10 +16,11 @@ from mlflow_ngraph.execute.lane_process import LaneProcess
 from mlflow_ngraph.execute.rate_search import ServedCell, offer_rates
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord
 from mlflow_ngraph.execute.session import Session
-from mlflow_ngraph.measure.stability import SliceFacts
+from mlflow_ngraph.measure.stability import UNCOUNTED, SliceFacts, stood_still
 from mlflow_ngraph.measure.statistics import mean_duration
 from mlflow_ngraph.processes import interruption
 from mlflow_ngraph.processes.child import ChildFailure
+from mlflow_ngraph.processes.stops import AGAIN
 
 SETTLE_S = 0.02
 """Untimed seconds at the start of a slice: spinning threads of other lanes fall asleep meanwhile."""
@@ -108,17 +109,13 @@ class LaneRunner:
         continued : bool
             Count the slices of earlier sessions.
         """
-        engine = self.engines[batch]
+        engine, stopped_s = self.engines[batch], list[float]()
         try:
-            result: LoadAnswer = self._process.ready("run").request(
-                "load",
-                self._plan.study.limits.load_seconds,
-                on_stage=self._say(batch),
-                accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
-                **self._engines.loadable(batch),
-                calls=0,
-                call_s=0.0,
-            )
+            while (result := self._load(batch))["stopped_s"]:
+                stopped_s.append(sum(result["stopped_s"]))
+                if len(stopped_s) == AGAIN:
+                    break
+                self._process.close()  # libraries that it has loaded would make the next time shorter
         except ChildFailure as failure:
             if engine.reused is None:
                 raise
@@ -131,7 +128,7 @@ class LaneRunner:
             batch=batch,
             engine=engine.id,
             continued=continued,
-            **{name: value for name, value in result.items() if name != "problem"},
+            **{**{name: value for name, value in result.items() if name != "problem"}, "stopped_s": stopped_s},
         )
         verified = self._engines.verified.get(batch, VerifyAnswer())
         problem = _located(verified) or result["problem"]
@@ -140,11 +137,23 @@ class LaneRunner:
             problem,
             self._engines.impure or ("" if problem else VACUOUS if verified.get("vacuous") else _unchecked(verified)),
             result["first_inference_s"],
-            note=_note(verified),
+            note="; ".join(filter(None, (_note(verified), _stops(engine, stopped_s)))),
             requests=result["requests"],
             loading_s=result["load_s"] + (1 + RELOAD_CALLS) * result["first_inference_s"],
         )
         return self.loaded
+
+    def _load(self, batch: int) -> LoadAnswer:
+        answer: LoadAnswer = self._process.ready("run").request(
+            "load",
+            self._plan.study.limits.load_seconds,
+            on_stage=self._say(batch),
+            accounted=lambda result: sum(result[name] for name in ("load_s", "first_inference_s", "verify_s")),
+            **self._engines.loadable(batch),
+            calls=0,
+            call_s=0.0,
+        )
+        return answer
 
     def renew(self) -> bool:
         """Start loading the engine in a fresh process; `renewed` waits for it.
@@ -286,7 +295,8 @@ class LaneRunner:
         settle = {"settle_s": SETTLE_S, "settle_below_s": SETTLE_BELOW_S}
         child = self._process.ready("run")
         served = ServedCell(study, study.arrivals, self._journal, child, self.lane, loaded.batch, self.session, settle)
-        return offer_rates(study.arrivals, throughput, loaded.requests, served.offer)
+        note = offer_rates(study.arrivals, throughput, loaded.requests, served.offer)
+        return "; ".join(filter(None, (note, stood_still(served.stopped_s, UNCOUNTED))))
 
     def unload(self) -> None:
         self.loaded = None
@@ -321,6 +331,13 @@ def _unchecked(verified: VerifyAnswer) -> str:
     if not unchecked or unchecked < tried:
         return ""
     return f"{UNCHECKED} ({tried} inputs): {verified['unchecked_why']}"
+
+
+def _stops(engine: EngineRecord, loading_s: Sequence[float]) -> str:
+    """Name the stops of an engine's compilation and of the attempts at loading it."""
+    loaded = "the engine was loaded again" if len(loading_s) < AGAIN else "no load time is known"
+    found = stood_still(engine.stopped_s, "no compile time is known"), stood_still(loading_s, loaded)
+    return "; ".join(filter(None, found))
 
 
 def _note(verified: VerifyAnswer) -> str:

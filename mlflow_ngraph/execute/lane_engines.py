@@ -182,7 +182,7 @@ class LaneEngines:
         files = digest_files(partial)
         partial.rename(final)
         compiled = Compiled(key=key, stages=result["stages"], built_beside=built_beside)
-        self._keep(batch_sizes, EngineSpec.read(final), compiled, files)
+        self._keep(batch_sizes, EngineSpec.read(final), compiled, files, stopped_s=result["stopped_s"])
 
     def _explain(self, directory: Path, batch_sizes: Sequence[int]) -> Steps:
         """Save the compiler's explanation. A failure costs the explanation and not the engine."""
@@ -222,6 +222,7 @@ class LaneEngines:
         compiled: Compiled,
         files: dict[str, str],
         maker: Maker | None = None,
+        stopped_s: Sequence[float] = (),
     ) -> None:
         """Write a complete engine to the journal.
 
@@ -242,6 +243,7 @@ class LaneEngines:
             requires=spec.requires,
             at=time.time(),
             reused=maker,
+            stopped_s=list(stopped_s),
             **dict(compiled),
         )
         event = self._session.journal.append("engine_built", **engine.model_dump(mode="json", exclude={"at"}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -37,6 +37,8 @@ class ServedCell:
     session: int
     settle: Mapping[str, Any]
     """Untimed calls before the requests."""
+    stopped_s: list[float] = field(default_factory=list)
+    """How long the process stood still in attempts at all rates."""
 
     def offer(self, rate: float, window_s: float, step: int, purpose: str) -> Mapping[str, Any]:
         """Offer a rate, as an `Offer`. Raises `ChildFailure` without a result."""
@@ -52,6 +54,7 @@ class ServedCell:
             **asked,
             **self.settle,
         )
+        self.stopped_s.extend(result.get("stopped_s", ()))
         about = {"lane": lane.id, "batch": self.batch, "session": self.session, "step": step, "purpose": purpose}
         event = self.journal.append("arrivals", cell=lane.cell(self.batch), **about, **asked, **result)
         return open_loop_figures.row(event, psutil.cpu_count() or 1, study.stability.model_dump())

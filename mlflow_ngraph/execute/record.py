@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.compilers.spec import BatchSize
 from mlflow_ngraph.engines.manifest import Bytes, Compiled, Maker
-from mlflow_ngraph.execute.answers import Name
+from mlflow_ngraph.execute.answers import Name, Seconds
 from mlflow_ngraph.execute.journal import cell_id
 from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.study import recorded_baseline
@@ -67,6 +67,8 @@ class EngineRecord(Compiled):
     """Unix seconds of the compilation, or of taking it from the cache."""
     reused: Maker | None = None
     """The study that compiled it, if another one did. ``stages`` are those of that compilation."""
+    stopped_s: list[Seconds] = Field(default_factory=list)
+    """How long a process stood still while it exported or compiled: ``stages`` are then unknown."""
 
 
 @dataclass

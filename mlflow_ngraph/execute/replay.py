@@ -13,6 +13,7 @@ from mlflow_ngraph.execute import events as known
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, Lane, LaneRecord, Place, StudyRecord
 from mlflow_ngraph.parity import Parity, worse
+from mlflow_ngraph.processes.stops import AGAIN
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.verdicts import Verdict
 
@@ -275,6 +276,11 @@ _ENVELOPE = ("event", "at", "cell", "lane", "batch")
 """Fields shared by events of a cell."""
 
 
+def _figures(ready: journal.Event) -> tuple[str, ...]:
+    """Fields of a loaded engine that are figures; not its times where the process stood still in each attempt."""
+    return ("requests",) if len(ready.get("stopped_s", ())) >= AGAIN else ("load_s", "first_inference_s", "requests")
+
+
 class _Cells:
     """Collects the events of cells between ``cell_ready`` and ``cell_finished``."""
 
@@ -348,7 +354,7 @@ class _Cells:
             parity=reduce(worse, parities) if parities else None,
             verified=verified,
             finished_at=event["at"],
-            ready={name: ready[name] for name in ("load_s", "first_inference_s", "requests") if name in ready},
+            ready={name: ready[name] for name in _figures(ready) if name in ready},
             warm_up=event.get("warm_up") or {},
             samples=self._slices.pop(cell, []),
             left={

@@ -171,7 +171,7 @@ class TimingHistory:
             compiler = self._compilers.get(event.get("lane", ""), "")
             if kind == "workload_prepared":
                 self._preparing[event["workload"]].append(event["seconds"])
-            elif kind == "engine_built" and event["reused"] is None:
+            elif kind == "engine_built" and event["reused"] is None and event["stages"]:
                 # Preparation includes the exports.
                 seconds = sum(took for stage, took in event["stages"].items() if stage != "export")
                 self._building[event["lane"], tuple(event["batch_sizes"])].append(seconds)

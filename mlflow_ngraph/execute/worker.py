@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psutil
 
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
         LoadAnswer,
         MachineFields,
         ParityFields,
+        Seen,
         SliceAnswer,
         VerifyAnswer,
     )
+
+SeenT = TypeVar("SeenT", bound="Seen")
 
 
 def main() -> None:
@@ -130,6 +133,7 @@ class Worker:
         from mlflow_ngraph.compilers.base import Workbench
         from mlflow_ngraph.compilers.spec import EngineSpec
         from mlflow_ngraph.engines.probe import write_probe
+        from mlflow_ngraph.processes import stops
         from mlflow_ngraph.workloads.materials import Source
 
         compiler, source = _compiler(command), Source(Path(command["materials"]))
@@ -137,12 +141,14 @@ class Worker:
         batch_sizes = command["batch_sizes"]
         directory.mkdir(parents=True)
         start = time.perf_counter()
-        build = compiler.compile(source, batch_sizes, _target(command), directory, bench)
+        with stops.watched() as stopped:
+            build = compiler.compile(source, batch_sizes, _target(command), directory, bench)
         write_probe(directory, source, EngineSpec.read_for(compiler, directory, _target(command)).probe_batch)
         seconds = time.perf_counter() - start
         if build.export_format is not None:
             bench.seconds["export"] = source.export_seconds(build.export_format, batch_sizes[0])
-        return {"stages": bench.seconds, "seconds": seconds}
+            stopped += source.export_stops(build.export_format, batch_sizes[0])
+        return {"stages": {} if stopped else bench.seconds, "seconds": seconds, "stopped_s": stopped}
 
     def _explain(self, command: Command) -> dict[str, Any]:
         """Write the compiler's explanation beside the engine, for each batch size."""
@@ -198,6 +204,7 @@ class Worker:
         from mlflow_ngraph.devices.sensors import Sensors
         from mlflow_ngraph.execute.verifying import check_timed_inputs
         from mlflow_ngraph.measure import loop
+        from mlflow_ngraph.processes import stops
         from mlflow_ngraph.workloads.materials import Source
 
         # Sensors are searched once, before anything is timed.
@@ -206,14 +213,15 @@ class Worker:
         compiler = _compiler(command)
         inputs, reference = source.example(batch), source.reference(batch)
         process_memory.reset_peak()
-        start = time.perf_counter()
-        engine = compiler.load(Path(command["directory"]), batch, _target(command))
-        load_s = time.perf_counter() - start
-        self._stage("first inference")
-        invocation = engine.bind(inputs)
-        start = time.perf_counter()
-        invocation.call()
-        first_s = time.perf_counter() - start
+        with stops.watched() as stopped:
+            start = time.perf_counter()
+            engine = compiler.load(Path(command["directory"]), batch, _target(command))
+            load_s = time.perf_counter() - start
+            self._stage("first inference")
+            invocation = engine.bind(inputs)
+            start = time.perf_counter()
+            invocation.call()
+            first_s = time.perf_counter() - start
         # Outputs are compared before the warm-up, and flags are read after a run: some runtimes choose kernels at the
         # first inference.
         start = time.perf_counter()
@@ -234,6 +242,7 @@ class Worker:
             "load_s": load_s,
             "first_inference_s": first_s,
             "verify_s": verify_s,
+            "stopped_s": stopped,
             "precision": engine.precision,
             "flags": dict(engine.flags),
             "requests": invocation.requests,
@@ -251,14 +260,27 @@ class Worker:
         return asdict(result)
 
     def _slice(self, command: Command) -> SliceAnswer:
-        """Take a slice; take it again where the process stood still meanwhile."""
-        from mlflow_ngraph.measure import stops
+        def attempt(running: Running) -> tuple[SliceAnswer, list[int], float]:
+            taken = self._take(running, command)
+            return taken, taken["durations_ns"], 0.0
+
+        return self._undisturbed(attempt)
+
+    def _undisturbed(self, attempt: Callable[[Running], tuple[SeenT, list[int], float]]) -> SeenT:
+        """Measure; measure again where the process stood still meanwhile.
+
+        Parameters
+        ----------
+        attempt : Callable[[Running], tuple[SeenT, list[int], float]]
+            Returns the answer, the duration of each inference in nanoseconds, and the seconds without work.
+        """
+        from mlflow_ngraph.processes import stops
 
         running, stopped = self._loaded(), []
         for _ in range(stops.AGAIN):
             watch = stops.Watch()
-            answer = self._take(running, command)
-            stopped_s = watch.stopped_s(answer["durations_ns"], running.call_s, accelerated=running.accelerated)
+            answer, durations_ns, idle_s = attempt(running)
+            stopped_s = watch.stopped_s(durations_ns, running.call_s, accelerated=running.accelerated, idle_s=idle_s)
             if not stopped_s:
                 break
             stopped.append(stopped_s)
@@ -304,16 +326,20 @@ class Worker:
         """Serve requests of an open loop at one rate."""
         from mlflow_ngraph.measure import loop, open_loop, plausibility
 
-        running = self._loaded()
-        if running.call_s < command["settle_below_s"]:
-            loop.settle(running.invocation.call, command["settle_s"])
-        requests = running.invocation.each()
         due = open_loop.schedule(command["rate"], command["window_s"], command["process"], command["seed"])
-        before = self._sensors.begin()
-        served = open_loop.serve([request.call for request in requests], due, command["limit_s"])
-        machine = asdict(self._sensors.since(before))
-        answer = {**asdict(served), "servers": len(requests), "machine": machine}
-        return cast("ArrivalsAnswer", plausibility.checked_arrivals(answer, psutil.cpu_count() or 1))
+
+        def attempt(running: Running) -> tuple[ArrivalsAnswer, list[int], float]:
+            if running.call_s < command["settle_below_s"]:
+                loop.settle(running.invocation.call, command["settle_s"])
+            requests = running.invocation.each()
+            before = self._sensors.begin()
+            served = open_loop.serve([request.call for request in requests], due, command["limit_s"])
+            machine = asdict(self._sensors.since(before))
+            answer = {**asdict(served), "servers": len(requests), "machine": machine}
+            checked = plausibility.checked_arrivals(answer, psutil.cpu_count() or 1)
+            return cast("ArrivalsAnswer", checked), *served.delays()
+
+        return self._undisturbed(attempt)
 
     def _unload(self, command: Command) -> None:
         running, self._running = self._running, None

@@ -74,6 +74,15 @@ class Served:
     """Unix time of the beginning."""
     wall_s: float
 
+    def delays(self) -> tuple[list[int], float]:
+        """Nanoseconds of each served request without its queue, and seconds in which no request was there."""
+        due, waited, served = (np.array(part, np.int64) for part in (self.due_ns, self.waited_ns, self.served_ns))
+        due, waited, served = (part[served != NEVER] for part in (due, waited, served))
+        left = np.maximum.accumulate(np.concatenate(([-HEAD_START_NS], due + waited + served)))
+        idle = np.maximum(due - left[:-1], 0)
+        delays: list[int] = (served + np.where(idle > 0, waited, 0)).tolist()
+        return delays or [int(self.wall_s * NS)], int(idle.sum()) / NS
+
 
 def schedule(rate: float, seconds: float, process: Process, seed: Sequence[int]) -> NDArray[np.int64]:
     """Due times of ``rate * seconds`` requests, ascending, in nanoseconds from the beginning.

@@ -15,7 +15,7 @@ from scipy import stats
 
 from mlflow_ngraph.devices.processors import throttled
 from mlflow_ngraph.measure.cpu_shares import Window, foreign
-from mlflow_ngraph.measure.stops import AGAIN
+from mlflow_ngraph.processes.stops import AGAIN
 
 SIGMA_PER_MAD = 1.4826
 """Standard deviation of a normal distribution in units of its median absolute deviation."""
@@ -28,6 +28,7 @@ SWAPPED_MB = 1.0
 THROTTLED_SHARE = 0.01
 """Share of the time, and of the periods of a quota, below which a median does not move."""
 RESUME = "then measure again with --resume"
+UNCOUNTED = "what it measured then does not count"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class SliceFacts:
     values: Mapping[str, float] = field(default_factory=dict)
     """Sensor values at the end."""
     stopped_s: Sequence[float] = ()
-    """How long the process stood still in the attempts at the slice; see `mlflow_ngraph.measure.stops`."""
+    """How long the process stood still in the attempts at the slice; see `mlflow_ngraph.processes.stops`."""
 
     @classmethod
     def of(cls, taken: Mapping[str, Any]) -> SliceFacts:
@@ -103,17 +104,21 @@ def problem(
 
 def stops(slices: Sequence[SliceFacts]) -> str:
     """Name the stops in attempts that do not count; empty without one."""
-    stopped = [seconds for part in slices for seconds in part.stopped_s]
-    if not stopped:
+    return stood_still([seconds for part in slices for seconds in part.stopped_s], UNCOUNTED)
+
+
+def stood_still(stopped_s: Sequence[float], effect: str) -> str:
+    """Name stops with their effect; empty without one."""
+    if not stopped_s:
         return ""
-    times = f"{len(stopped)} times, at most for" if len(stopped) > 1 else "for"
-    return f"its process stood still {times} {max(stopped):.2g} s, and what it measured then does not count"
+    times = f"{len(stopped_s)} times, at most for" if len(stopped_s) > 1 else "for"
+    return f"its process stood still {times} {max(stopped_s):.2g} s, and {effect}"
 
 
 def _stopped(slices: Sequence[SliceFacts]) -> str | None:
     if all(len(part.stopped_s) < AGAIN for part in slices):
         return None
-    return f"its process stood still in each of {AGAIN} attempts at a slice; leave it running, {RESUME}"
+    return f"its process stood still in each of {AGAIN} attempts; leave it running, {RESUME}"
 
 
 def _swapping(slices: Sequence[SliceFacts]) -> str | None:
@@ -202,8 +207,10 @@ def drift(slices: Sequence[SliceFacts]) -> float | None:
     The slope is that of Theil and Sen on the logarithms, its significance from Kendall's rank correlation with the
     order, and its size must exceed the scatter. All three resist a few outliers.
     """
+    if len(slices) < 3:
+        return None
     logs = [math.log(part.median_s) for part in slices]
-    if len(logs) < 3 or min(logs) == max(logs):
+    if min(logs) == max(logs):
         return None
     order = range(len(logs))
     if not stats.kendalltau(order, logs).pvalue < DRIFT_LEVEL:

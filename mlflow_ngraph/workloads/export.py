@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
+from mlflow_ngraph.processes import stops
 from mlflow_ngraph.workloads import content, samples
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
@@ -218,8 +219,10 @@ def _save_weights(baseline: Baseline, directory: Path) -> Export:
     from mlflow_ngraph.workloads import weights
 
     start = time.perf_counter()
-    weights.save(baseline.module, directory / WEIGHTS)
-    return Export(files={ANY_BATCH: WEIGHTS}, seconds={ANY_BATCH: time.perf_counter() - start})
+    with stops.watched() as stopped:
+        weights.save(baseline.module, directory / WEIGHTS)
+    seconds = time.perf_counter() - start
+    return Export(files={ANY_BATCH: WEIGHTS}, seconds={ANY_BATCH: seconds}, stopped_s={ANY_BATCH: stopped})
 
 
 def _missing(materials: Materials, batch_sizes: Sequence[int]) -> list[int]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
+from mlflow_ngraph.processes import stops
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
 from mlflow_ngraph.workloads.behaviour import first_places
@@ -36,7 +37,7 @@ class Exporter:
         self._baseline = baseline
         self._workload = workload
         self._directory = directory
-        self._programs: dict[str, tuple[torch.export.ExportedProgram, float]] = {}
+        self._programs: dict[str, tuple[torch.export.ExportedProgram, float, list[float]]] = {}
 
     def add(self, kind: Format) -> None:
         """Export a missing format; a failure is recorded with its reason."""
@@ -88,13 +89,15 @@ class Exporter:
         stem, suffix = _STEMS[kind]
         path = self._directory / (f"{stem}{suffix}" if key == ANY_BATCH else f"{stem}-b{key}{suffix}")
         try:
-            program, seconds = self._program(key)
+            program, seconds, stopped_before = self._program(key)
             start = time.perf_counter()
-            if kind == "exported":
-                save_program(program, path)
-            else:
-                save_onnx(program, self._materials.info.inputs, self._materials.outputs, path)
+            with stops.watched() as stopped:
+                if kind == "exported":
+                    save_program(program, path)
+                else:
+                    save_onnx(program, self._materials.info.inputs, self._materials.outputs, path)
             export.seconds[key] = seconds + time.perf_counter() - start
+            export.stopped_s[key] = stopped_before + stopped
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - exporters raise anything, and one must not stop the others
@@ -102,15 +105,16 @@ class Exporter:
         export.files[key] = path.name
         return None
 
-    def _program(self, key: str) -> tuple[torch.export.ExportedProgram, float]:
-        """Program for a key, and the duration of its export in seconds."""
+    def _program(self, key: str) -> tuple[torch.export.ExportedProgram, float, list[float]]:
+        """Program for a key, the duration of its export in seconds, and how long the process stood still within it."""
         if key not in self._programs:
             assert not isinstance(self._baseline, OnnxBaseline)
             start = time.perf_counter()
             batch = None if key == ANY_BATCH else int(key)
-            program = to_program(self._baseline.module, self._materials.info.inputs, batch)
-            _require_evaluation(program)
-            self._programs[key] = program, time.perf_counter() - start
+            with stops.watched() as stopped:
+                program = to_program(self._baseline.module, self._materials.info.inputs, batch)
+                _require_evaluation(program)
+            self._programs[key] = program, time.perf_counter() - start, stopped
         return self._programs[key]
 
 

@@ -51,6 +51,8 @@ class Export:
     """Path relative to the directory, by batch size, or under ``*`` for every batch size."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time of the export, from the live module on, by the same keys."""
+    stopped_s: dict[str, list[float]] = field(default_factory=dict)
+    """How long the process stood still meanwhile, by the same keys."""
     static_because: str | None = None
     """Reason why there is no export with a dynamic batch size."""
     error: str | None = None
@@ -151,6 +153,11 @@ class Source:
         """Duration of the export for a batch size, from the live module on."""
         export = self._export(kind)
         return export.seconds[export.key(batch)]
+
+    def export_stops(self, kind: Format, batch: int | None = None) -> list[float]:
+        """How long the process stood still within `export_seconds`."""
+        export = self._export(kind)
+        return export.stopped_s.get(export.key(batch), [])
 
     def exported(self, batch: int | None = None) -> Path:
         """The ``torch.export`` program for a batch size; None asks for a dynamic one.

@@ -55,9 +55,8 @@ def test_what_cannot_be_told_is_undecided_with_what_would_tell() -> None:
     assert rival["ratio_ci_low"] < 1
     assert rival["ratio_ci_high"] > 1.03
     assert rival["repetitions"] > 120
-    assert re.match(
-        r"resnet18 on xeon: 1\.9\d \[.*\] times eager with o\w+ at batch 1; undecided between it \(", doubt["said"]
-    )
+    assert re.match(r"undecided for resnet18 on xeon between o\w+ at batch 1 \(", doubt["said"])
+    assert len(doubt["said"].partition(";")[0]) <= 160, "two lines of a terminal"
     assert (
         f"{rival['repetitions']} repetitions would tell: mlflow-ngraph benchmark --workloads timm:resnet18 --compilers "
         in doubt["said"]
@@ -137,7 +136,7 @@ def test_a_single_round_ranks_nowhere_and_may_be_better() -> None:
     frame.loc[alone, "log_medians"] = '{"0.0": 1.0}'
     (doubt,) = recommend(frame).about["undecided"]
     assert "openvino at batch 1 measured" in doubt["said"]
-    assert ", which has no interval; it could beat onnxruntime at batch 1" in doubt["said"]
+    assert ", which has no interval; could beat onnxruntime at batch 1" in doubt["said"]
     best = [value["compiler_label"] for value in compare(frame, rows=["batch"]).about["values"] if value["best"]]
     assert best == ["onnxruntime"]
     with pytest.raises(UsageError, match="1 without an interval"):

@@ -13,6 +13,7 @@ from mlflow_ngraph.execute.derive import derive
 from mlflow_ngraph.execute.record import CellRecord
 from mlflow_ngraph.execute.replay import fold
 from mlflow_ngraph.measure import open_loop_figures
+from mlflow_ngraph.processes.stops import AGAIN
 from mlflow_ngraph.verdicts import Verdict
 from tests.measure.test_open_loop_figures import event as arrivals
 from tests.support.script import Script
@@ -346,6 +347,26 @@ def test_an_engine_says_what_it_cost(drawn: Slices) -> None:
     metrics: dict[str, Any] = script.cell("fast", 4).metrics
     expected = {"export_s": 1.0, "compile_s": 2.5, "compile_total_s": 3.5, "built_beside": 3.0, "engine_size_mb": 1.5}
     assert {key: metrics[key] for key in expected} == expected
+
+
+def test_compile_and_load_times_with_a_stop_in_them_are_no_figures(drawn: Slices) -> None:
+    script = written(drawn).built("fast", [1, 4])
+    script.events[-1].update(stages={}, stopped_s=[5.0])
+    ready = next(event for event in script.events if event["event"] == "cell_ready" and event["cell"] == "fast-b4")
+    ready["stopped_s"] = [5.0]
+    found = script.cell("fast", 4).metrics
+    assert "compile_total_s" not in found
+    assert "load_s" in found, "it was loaded again"
+    ready["stopped_s"] = [5.0] * AGAIN
+    assert set(found) - set(script.cell("fast", 4).metrics) == {"load_s", "first_inference_s"}
+
+
+def test_no_figure_depends_on_the_time_of_day(drawn: Slices) -> None:
+    script, stepped = written(drawn).built("fast", [1, 4]), written(drawn).built("fast", [1, 4])
+    for number, event in enumerate(stepped.events):
+        event["at"] = 1e9 - 3600.0 * number
+        event.update({"started_ns": 1 + number} if "started_ns" in event else {})
+    assert stepped.cell("fast", 4).metrics == script.cell("fast", 4).metrics
 
 
 def test_a_cell_without_samples_has_no_timings() -> None:

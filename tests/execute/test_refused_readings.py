@@ -16,6 +16,7 @@ import pytest
 from mlflow_ngraph.devices.sensors import Change, Reading, Sensors
 from mlflow_ngraph.execute.worker import Running, Worker
 from mlflow_ngraph.measure.loop import WATCHED_S
+from mlflow_ngraph.processes import stops
 from mlflow_ngraph.processes.parent import Parent
 
 SLICE = {"command": "slice", "repetitions": 10, "seconds": 5.0, "settle_s": 0.01, "settle_below_s": 0.5}
@@ -77,6 +78,26 @@ def test_a_short_slice_is_watched_for_longer_than_it_takes() -> None:
     long = answer({**SLICE, "repetitions": 5000})["result"]
     assert long["machine"]["seconds"] >= long["wall_s"] > WATCHED_S
     assert long["settle_s"] < taken["settle_s"]
+
+
+@pytest.mark.parametrize("command", [SLICE, ARRIVALS], ids=["slice", "arrivals"])
+def test_a_clock_that_steps_changes_nothing(command: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = iter(range(1, 1000))
+    monkeypatch.setattr(time, "time", lambda: 3600.0 * next(hours))
+    monkeypatch.setattr(time, "time_ns", lambda: 3_600_000_000_000 * next(hours))
+    taken = answer(command)["result"]
+    assert 0 < taken["wall_s"] <= taken["machine"]["seconds"] < 60
+    assert max(taken.get("durations_ns") or taken["served_ns"]) < 10e9
+
+
+@pytest.mark.parametrize("command", [SLICE, ARRIVALS], ids=["slice", "arrivals"])
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_what_has_a_stop_in_it_is_measured_again(
+    command: dict[str, Any], attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([5.0] * (attempts - 1) + [0.0])
+    monkeypatch.setattr(stops.Watch, "stopped_s", lambda *args, **fields: next(found))
+    assert answer(command)["result"].get("stopped_s", []) == [5.0] * (attempts - 1)
 
 
 @pytest.mark.parametrize("command", [SLICE, ARRIVALS], ids=["slice", "arrivals"])

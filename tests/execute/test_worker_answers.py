@@ -22,7 +22,7 @@ from mlflow_ngraph.parity import Parity
         (
             Served,
             answers.ArrivalsAnswer,
-            {"servers", "machine", "page_faults", "settle_s", "peak_bytes", "resident_bytes"},
+            {"servers", "machine", "page_faults", "settle_s", "peak_bytes", "resident_bytes", "stopped_s"},
         ),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mlflow_ngraph.measure.open_loop import NEVER, Served, schedule, serve
+from mlflow_ngraph.measure.open_loop import HEAD_START_NS, NEVER, Served, schedule, serve
 
 MS = 1_000_000
 
@@ -75,6 +75,17 @@ def test_latency_counts_from_the_moment_a_request_was_due() -> None:
     # Those of the second in which it hangs, and those who come while the queue gets shorter.
     assert (waited > 10 * MS).sum() == pytest.approx(110, abs=3)
     assert max(served.waited_ns) == pytest.approx(990 * MS, rel=0.01)
+
+
+def test_a_request_is_delayed_by_what_it_waited_for_beside_others() -> None:
+    # Requests that come to a free server, to a busy one, and one that is not served.
+    served = Served(
+        [5 * MS, 6 * MS, 100 * MS, 101 * MS], [MS, 2 * MS, 50 * MS, NEVER], [2 * MS, MS, 3 * MS, NEVER], 0, 1
+    )
+    delays, idle_s = served.delays()
+    assert delays == [3 * MS, MS, 53 * MS]
+    assert idle_s == pytest.approx((HEAD_START_NS + 5 * MS + 91 * MS) / 1e9)
+    assert Served([0], [NEVER], [NEVER], 0, 2.0).delays()[0] == [2_000_000_000]
 
 
 def test_what_cannot_be_served_in_time_is_given_up() -> None:

@@ -191,3 +191,7 @@ def test_a_drift_is_seen_through_scatter():
     trend = np.linspace(0, math.log(1.15), 10)
     seen = sum("slower" in (judged(medians(*0.01 * np.exp(trend + rng.normal(0, 0.01, 10)))) or "") for _ in range(100))
     assert seen >= 95
+
+
+def test_a_rate_whose_median_latency_is_unknown_has_no_drift() -> None:
+    assert drift([SliceFacts(0.0, 1.0)]) is None

@@ -6,9 +6,10 @@ for a processor; see ``schedstat`` in proc(5). Where no thread did either, the p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from time import perf_counter_ns
 
 SHORTEST_S = 0.5
@@ -18,7 +19,9 @@ OF_A_CALL = 0.25
 OF_AN_ACCELERATOR = 10.0
 """Shortest inference, in inferences, that a stop explains on an accelerator: there the processors sleep anyway."""
 AGAIN = 3
-"""Attempts at a slice without a stop."""
+"""Attempts at a slice, a rate or a load without a stop."""
+_BEAT_S = 0.25
+"""Time that the thread of `watched` sleeps."""
 
 _TASKS = Path("/proc/self/task")
 
@@ -28,9 +31,9 @@ class Watch:
 
     def __init__(self) -> None:
         self._threads = _busy_ns()
-        self._at_ns = perf_counter_ns()
+        self.began_ns = perf_counter_ns()
 
-    def stopped_s(self, durations_ns: Sequence[int], call_s: float, *, accelerated: bool) -> float:
+    def stopped_s(self, durations_ns: Sequence[int], call_s: float, *, accelerated: bool, idle_s: float = 0.0) -> float:
         """Seconds that the process stood still within one repetition; 0 without a stop, or without the kernel's counts.
 
         Parameters
@@ -41,14 +44,44 @@ class Watch:
             Seconds of an undisturbed repetition; 0 if unknown, and the shortest counts.
         accelerated : bool
             An accelerator computes, so that sleeping threads are usual.
+        idle_s : float
+            Seconds without work, in which the threads slept.
         """
         call_s = call_s or min(durations_ns) / 1e9
-        watched_ns, longest_s = perf_counter_ns() - self._at_ns, max(durations_ns) / 1e9
+        watched_ns, longest_s = perf_counter_ns() - self.began_ns, max(durations_ns) / 1e9
         grown = [spent - self._threads.get(thread, 0) for thread, spent in _busy_ns().items()]
         if not grown or (accelerated and longest_s < OF_AN_ACCELERATOR * call_s):
             return 0.0
-        stopped_s = min((watched_ns - max(grown)) / 1e9, longest_s - call_s)
+        stopped_s = min((watched_ns - max(grown)) / 1e9 - idle_s, longest_s - call_s)
         return stopped_s if stopped_s >= max(SHORTEST_S, OF_A_CALL * call_s) else 0.0
+
+
+@contextmanager
+def watched() -> Iterator[list[float]]:
+    """Watch work of unknown length, which may wait for disks or other processes; yields the stops, complete at its end.
+
+    A thread sleeps and is woken all the time. Late for lack of Python's lock, another thread has worked meanwhile.
+    """
+    stopped: list[float] = []
+    over = Event()
+
+    def beat(watch: Watch) -> None:
+        while True:
+            over.wait(_BEAT_S)
+            found = watch.stopped_s([perf_counter_ns() - watch.began_ns], _BEAT_S, accelerated=False)
+            stopped.extend([found] if found else ())
+            if over.is_set():
+                return
+            watch = Watch()
+
+    # The thread may get Python's lock for the first time when the work is done: it gets a watch that has begun.
+    thread = Thread(target=beat, args=(Watch(),), name="stops", daemon=True)
+    thread.start()
+    try:
+        yield stopped
+    finally:
+        over.set()
+        thread.join()
 
 
 def _busy_ns() -> dict[str, int]:

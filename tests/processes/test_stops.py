@@ -11,18 +11,25 @@ import time
 
 import pytest
 
-from mlflow_ngraph.measure import stability, stops
+from mlflow_ngraph.measure import stability
 from mlflow_ngraph.measure.stability import SliceFacts
+from mlflow_ngraph.processes import stops
 
 LOOP = """
 import json, sys, threading, time
-from mlflow_ngraph.measure import stops
+from mlflow_ngraph.processes import stops
 
 def work(seconds):
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         sum(range(100))
 
+if sys.argv[1] in ("sleeping", "held"):  # work of unknown length
+    print("begun", flush=True)
+    with stops.watched() as found:
+        time.sleep(1) if sys.argv[1] == "sleeping" else sum(range(3 * 10**7))
+    print(json.dumps(sum(found)), flush=True)
+    sys.exit()
 if sys.argv[1] == "beside":  # another thread works all the time, as one that spins does
     threading.Thread(target=work, args=(3,), daemon=True).start()
 watch, durations = stops.Watch(), []
@@ -50,7 +57,7 @@ def stopped(way: str, seconds: float) -> float:
 
 
 @pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("way", ["alone", "beside"])
+@pytest.mark.parametrize("way", ["alone", "beside", "sleeping", "held"])
 def test_a_stop_is_found_with_its_length(way: str) -> None:
     assert stopped(way, 1.0) == pytest.approx(1.0, abs=0.4)
     assert not stopped(way, 0.0)
@@ -71,7 +78,7 @@ def test_a_stop_is_within_one_inference(
     durations_s: tuple[float, ...], call_s: float, accelerated: bool, found: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter([0, round(sum(durations_s) * 1e9)])
-    monkeypatch.setattr("mlflow_ngraph.measure.stops.perf_counter_ns", lambda: next(now))
+    monkeypatch.setattr("mlflow_ngraph.processes.stops.perf_counter_ns", lambda: next(now))
     monkeypatch.setattr(stops, "_busy_ns", lambda: {"1": 0})
     durations_ns = [round(seconds * 1e9) for seconds in durations_s]
     assert stops.Watch().stopped_s(durations_ns, call_s, accelerated=accelerated) == pytest.approx(found)
@@ -79,9 +86,17 @@ def test_a_stop_is_within_one_inference(
 
 def test_work_and_waiting_for_a_processor_explain_a_long_inference(monkeypatch: pytest.MonkeyPatch) -> None:
     now, busy = iter([0, 3_000_000_000]), iter([{"1": 0}, {"1": 2_900_000_000, "2": 1}])
-    monkeypatch.setattr("mlflow_ngraph.measure.stops.perf_counter_ns", lambda: next(now))
+    monkeypatch.setattr("mlflow_ngraph.processes.stops.perf_counter_ns", lambda: next(now))
     monkeypatch.setattr(stops, "_busy_ns", lambda: next(busy))
     assert not stops.Watch().stopped_s([100_000_000, 2_900_000_000], 0.1, accelerated=False)
+
+
+def test_waiting_for_the_next_request_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0, 3_000_000_000])
+    monkeypatch.setattr("mlflow_ngraph.processes.stops.perf_counter_ns", lambda: next(now))
+    monkeypatch.setattr(stops, "_busy_ns", lambda: {"1": 0})
+    # Three seconds of which two were idle: a request that took two of them was late for at most one.
+    assert stops.Watch().stopped_s([2_000_000_000], 0.1, accelerated=False, idle_s=2.0) == pytest.approx(1.0)
 
 
 def test_stops_are_named_and_make_a_cell_unsteady_where_no_attempt_was_without() -> None:
