@@ -260,7 +260,7 @@ class Recorder:
         return connection.talking(self.tracking_uri, doing, self._settings)
 
     def _runs(self) -> StudyRuns:
-        return StudyRuns(self.client, self._experiment)
+        return StudyRuns(self.client, self.tracking_uri, self._experiment)
 
     def _opened(self) -> StudyRun:
         if self._study is None:

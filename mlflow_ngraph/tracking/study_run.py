@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.tracking import connection, schema
+from mlflow_ngraph.tracking import artifact_stores, connection, schema
 from mlflow_ngraph.tracking.connection import NO_SUCH, every
 from mlflow_ngraph.tracking.content import Content
 from mlflow_ngraph.tracking.heartbeat import Heartbeat
@@ -72,8 +72,9 @@ class StudyRuns:
     record, decide nothing.
     """
 
-    def __init__(self, client: MlflowClient, experiment: str | None) -> None:
+    def __init__(self, client: MlflowClient, tracking_uri: str, experiment: str | None) -> None:
         self._client = client
+        self._uri = tracking_uri
         self._asked = experiment
         self.left = ""
         """The former run that could not be opened again, and why, in one line; empty without one."""
@@ -85,7 +86,7 @@ class StudyRuns:
         ------
         TrackingError
             The run that ``mlflow run`` made is in another experiment than the one asked for, or the experiment is
-            deleted.
+            deleted, or its files are on a foreign host.
         """
         self._client.set_experiment_tag(self.experiment().experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
@@ -224,6 +225,12 @@ class StudyRuns:
         return self._client.get_run(run_id) if run_id else None
 
     def _target(self, surrounding: Run | None, former: Experiment | None) -> Experiment:
+        """The experiment of the study, whose files may be written with the login of the server."""
+        experiment = self._chosen(surrounding, former)
+        artifact_stores.require_host(f"experiment {experiment.name!r}", experiment.artifact_location, self._uri)
+        return experiment
+
+    def _chosen(self, surrounding: Run | None, former: Experiment | None) -> Experiment:
         """The experiment of the study; see `Recorder` for the order in which it is chosen."""
         if surrounding is not None and (is_handed_over(surrounding) or not self._asked):
             experiment = self._client.get_experiment(surrounding.info.experiment_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -117,6 +118,17 @@ def test_a_record_that_may_not_be_written_is_left_and_named(
     write(again, record, directory)
     assert again.client.get_experiment(again.place.experiment_id).name == "ngraph"
     assert "this user may not write to it" in again.notes[0]
+
+
+def test_nothing_is_recorded_where_files_would_take_the_login_to_another_host(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = Recorder(sqlite_uri, "theirs")
+    recorder.client.create_experiment("theirs", artifact_location="http://elsewhere/1")
+    for begin in (recorder.preflight, partial(recorder.open, record, directory)):
+        with pytest.raises(TrackingError, match="experiment 'theirs': its files are said to be at http://elsewhere/1"):
+            begin()
+    assert runs(recorder.client, record, "study") == []
 
 
 @pytest.mark.parametrize(
