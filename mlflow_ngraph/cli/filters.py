@@ -195,11 +195,11 @@ class Asked:
             return scope.of_runs(found, runs) if runs else scope.recorded_to_last(found, guess=guess)
 
     def experiments(self) -> list[str] | None:
-        """Names of the experiments to look at; None: all."""
+        """Names of the experiments to look at; None: all, which the user has to ask for where there are studies."""
         found = self.find()
         tell(found)
-        narrowed = found.runs != found.every
-        return sorted({run.experiment for runs in found.runs.values() for run in runs}) if narrowed else None
+        names = sorted({run.experiment for runs in found.runs.values() for run in runs})
+        return None if self._everywhere else names or None
 
     def read(self, columns: Collection[str] | None = None, found: FoundRuns | None = None) -> pd.DataFrame:
         """All results of the servers and experiments whose studies have the tags; the other filters are not applied.

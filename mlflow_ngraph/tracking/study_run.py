@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking import artifact_stores, connection, schema
-from mlflow_ngraph.tracking.connection import NO_SUCH, every
+from mlflow_ngraph.tracking.connection import FORBIDDEN, NO_SUCH, every
 from mlflow_ngraph.tracking.content import Content
 from mlflow_ngraph.tracking.heartbeat import Heartbeat
 from mlflow_ngraph.tracking.schema import Kind, Tag
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 HANDED_OVER = "NGRAPH_RUN_ID"
 """Names the run that an entry point of this project was started as: whoever sets it gives the run to the study."""
-_FORBIDDEN = "PERMISSION_DENIED"
 _RUN, _ENTRY_POINT = "MLFLOW_RUN_ID", "mlflow.project.entryPoint"
 
 
@@ -162,7 +161,7 @@ class StudyRuns:
         except MlflowException as error:
             if error.error_code == NO_SUCH:
                 return None
-            if error.error_code != _FORBIDDEN:
+            if error.error_code != FORBIDDEN:
                 raise
             experiment, why = None, "this user may not write to it"
         if why:
