@@ -111,7 +111,8 @@ def log_engine(
     from mlflow.models import Model
 
     def store(directory: Path) -> None:
-        client.log_model_artifacts(slot.model_id, str(directory))
+        with files.placed(slot.model_id):
+            client.log_model_artifacts(slot.model_id, str(directory))
         files.require_stored(directory, partial(client.list_logged_model_artifacts, slot.model_id))
 
     spec, lane = EngineSpec.read(source), record.lanes[engine.lane]

@@ -218,7 +218,8 @@ class Recorder:
                     study.run_id,
                     *recorded.settle(self.client, study, record, self._tried),
                 )
-                self.client.log_artifacts(study.run_id, str(target))
+                with files.placed(study.run_id):
+                    self.client.log_artifacts(study.run_id, str(target))
                 files.require_stored(target, partial(self.client.list_artifacts, study.run_id))
                 # Last, so that whoever reads the tag finds the table that it speaks of.
                 digest = files.digest(target / schema.Artifact.RESULTS)

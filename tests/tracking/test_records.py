@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import LoggedModel
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+from mlflow.tracking._tracking_service.client import TrackingServiceClient
 
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 from mlflow_ngraph.execute.record import StudyRecord
@@ -156,6 +158,27 @@ def test_an_upload_that_was_answered_and_not_stored_is_no_engine(
     assert {str(model.status) for model in models(recorder.client, record)} == {"PENDING"}
     write(Recorder(sqlite_uri), record, directory)
     check_once(recorder.client, record)
+
+
+def test_an_answer_without_the_place_of_files_is_none(
+    sqlite_uri: str, record: StudyRecord, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, get = Recorder(sqlite_uri), TrackingServiceClient.get_logged_model
+
+    def nowhere(client: TrackingServiceClient, model_id: str) -> LoggedModel:
+        model = get(client, model_id)
+        model._artifact_location = ""
+        return model
+
+    recorder.open(record, directory)
+    lane = next(key for key, lane in record.lanes.items() if lane.engines)
+    monkeypatch.setattr(TrackingServiceClient, "get_logged_model", nowhere)
+    with pytest.raises(UnreachableError, match="answered without the place of files of m-"):
+        recorder.record_lane(record, lane)
+    monkeypatch.undo()
+    recorder.record_lane(record, lane)
+    (model,) = models(recorder.client, record)
+    assert model.status == "READY"
 
 
 def test_files_that_are_missing_are_stored_again_under_the_same_manifest(
