@@ -104,8 +104,9 @@ def load(
     for note in found.notes:
         _log.warning("%s", note)
     asked.check_names(every)
-    frame = asked.of(every).reset_index(drop=True)
-    return frame if columns is None else frame.loc[:, list(columns)]
+    frame: pd.DataFrame = asked.of(every).reset_index(drop=True)
+    chosen: pd.DataFrame = frame if columns is None else frame.loc[:, list(columns)]
+    return chosen
 
 
 def select(
