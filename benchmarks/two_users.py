@@ -340,22 +340,14 @@ def _answers(scene: Scene, user: User) -> Iterator[tuple[str, object]]:
     }
     engine = next(model.model_id for model in scene.models() if model.tags[Tag.COMPILER] == "onnxruntime")
     verbs = {
-        "compare": ["compare"],
-        "recommend": ["recommend"],
-        "pull": [
-            "engine",
-            "pull",
-            "--workloads",
-            "mha-w16-d1",
-            "--accept-undecided",
-            "--to",
-            f"pulled-{scene.record.id}",
-        ],
-        "promote": ["engine", "promote", engine, "--name", scene.name, "--accept-undecided"],
-        "report": ["results", "report", scene.record.id, "--output", f"report-{scene.record.id}"],
+        "compare": "compare",
+        "recommend": "recommend",
+        "pull": f"engine pull --workloads mha-w16-d1 --accept-undecided --to pulled-{scene.record.id}",
+        "promote": f"engine promote {engine} --name {scene.name} --accept-undecided",
+        "report": f"results report {scene.record.id} --output report-{scene.record.id}",
     }
     for verb, words in verbs.items():
-        code, document, error = user.ask(*words)
+        code, document, error = user.ask(*words.split())
         yield verb, [code, json.loads(_renamed(json.dumps(document), own)) if document else error]
     page = {"experiment": scene.theirs}
     for question in ("comparison", "findings"):
