@@ -13,6 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModel
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+from mlflow.store.entities import PagedList
 from mlflow.tracking._tracking_service.client import TrackingServiceClient
 
 from mlflow_ngraph.errors import TrackingError, UnreachableError
@@ -157,6 +158,27 @@ def test_an_upload_that_was_answered_and_not_stored_is_no_engine(
         write(recorder, record, directory)
     assert {str(model.status) for model in models(recorder.client, record)} == {"PENDING"}
     write(Recorder(sqlite_uri), record, directory)
+    check_once(recorder.client, record)
+
+
+@pytest.mark.parametrize("request_", ["search_runs", "search_logged_models"])
+def test_an_empty_list_of_what_was_written_removes_nothing(
+    request_: str, sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    closing = False
+
+    def nothing(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return PagedList([], None) if closing else method(*args, **kwargs)
+
+    recorder = recording_through(sqlite_uri, request_, nothing)
+    recorder.open(record, directory)
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    closing = True
+    with pytest.raises(TrackingError, match="the server said that it has"):
+        recorder.close(record, "FINISHED")
+    closing = False
+    recorder.close(record, "FINISHED")
     check_once(recorder.client, record)
 
 
