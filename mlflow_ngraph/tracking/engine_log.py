@@ -84,7 +84,7 @@ def slot_of(client: MlflowClient, model_id: str) -> ModelSlot:
     """A LoggedModel as it is now."""
     model = client.get_logged_model(model_id)
     points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
-    return ModelSlot(model_id, str(model.status) == "READY", Tag.PRUNED in model.tags, points)
+    return ModelSlot(model_id, is_stored(model), Tag.PRUNED in model.tags, points)
 
 
 def is_stored(model: LoggedModel) -> bool:

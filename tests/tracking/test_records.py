@@ -161,6 +161,20 @@ def test_an_upload_that_was_answered_and_not_stored_is_no_engine(
     check_once(recorder.client, record)
 
 
+def test_an_engine_whose_digest_was_answered_and_not_stored_is_stored_again(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = recording_through(sqlite_uri, "set_logged_model_tags", lambda *_: None)
+    recorder.open(record, directory)
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    with pytest.raises(TrackingError, match="the server said that it has engine m-"):
+        recorder.close(record, "FINISHED")
+    recorder.rest()
+    write(Recorder(sqlite_uri), record, directory)
+    check_once(recorder.client, record)
+
+
 @pytest.mark.parametrize("request_", ["search_runs", "search_logged_models"])
 def test_an_empty_list_of_what_was_written_removes_nothing(
     request_: str, sqlite_uri: str, record: StudyRecord, directory: Path
