@@ -1,15 +1,18 @@
-"""Does anything that a second user of a server does change where, or what, the first one records?
+"""Does anything that a second user of a server does change what the first one records, or is answered?
 
 ``python benchmarks/two_users.py [--acts NAME,...] [--together 1] [--keep DIRECTORY]``
 
-A server with login, on which A and B own an experiment each and may read the other's. For each act of B, or for several
-together, A records a study that B knows of, after the act, and again after it was done once more. Exit code 1: A's recording fails, is not where it was, lacks something, or
-anything of A's is in an experiment of B's.
+A server with login, on which A and B own experiments and may read the other's. For each act of B, or for several
+together, A records a study that B knows of, after the act, and again after it was done once more. In between, A asks
+what A asked before there was any act, of an equal study. Exit code 1: A's recording fails, is not where it was, or lacks
+something; A is answered otherwise; or anything of A's is in an experiment of B's.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import signal
 import sqlite3
@@ -19,15 +22,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import requests
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.server.auth.client import AuthServiceClient
-from requests import RequestException
 from support.renamed_study import renamed
 from support.server import Server
+from two_models import User
 from untrue_answers import STUDY, lacking
 from werkzeug.security import generate_password_hash
 
@@ -36,8 +42,10 @@ from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.recording.from_journal import sync_study
-from mlflow_ngraph.tracking.schema import Kind, Tag
+from mlflow_ngraph.study import CompilerChoice
+from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 
+_STUDY = STUDY.model_copy(update={"compilers": [CompilerChoice(name=name) for name in ("identity", "onnxruntime")]})
 _PASSWORD = "a-long-password"  # noqa: S105 - of a server that lives as long as this script
 
 
@@ -54,6 +62,8 @@ class Scene:
     """B's experiment."""
     theirs: str
     """A's experiment."""
+    name: str
+    """Of A's experiment."""
 
     def plant(self, experiment: str = "", start: float | None = None, **tags: str) -> str:
         """Make a run with tags of A's study."""
@@ -114,7 +124,7 @@ def _on_models(act: Callable[[MlflowClient, str], object]) -> Callable[[Scene], 
 
 
 def _try(act: Callable[..., object], *arguments: object) -> None:
-    with suppress(MlflowException, RequestException):
+    with suppress(MlflowException, requests.RequestException):
         act(*arguments)
 
 
@@ -127,8 +137,40 @@ def _planted_engine(scene: Scene) -> None:
     scene.client.finalize_logged_model(model.model_id, "READY")
 
 
-def _imported(experiment: str | None) -> Callable[[Scene], object]:
-    return lambda scene: sync_study(scene.directory, tracking_uri=scene.address, experiment=experiment)
+def _import(scene: Scene, experiment: str | None = "b") -> dict[str, str]:
+    return sync_study(scene.directory, tracking_uri=scene.address, experiment=experiment).where
+
+
+_TABLES = count()
+
+
+def _table(**columns: object) -> Callable[[Scene], object]:
+    """An import into an experiment of B's whose table has other values; functions are given the scene."""
+    experiment = f"b-{next(_TABLES)}"
+
+    def written(scene: Scene) -> None:
+        run_id = _import(scene, experiment)["run_id"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(scene.client.download_artifacts(run_id, Artifact.RESULTS, folder))
+            changed = {name: value(scene) if callable(value) else value for name, value in columns.items()}
+            frame = pd.read_parquet(path).assign(**changed)
+            frame.to_parquet(path)
+            scene.client.log_artifact(run_id, str(path))
+            scene.client.set_tag(run_id, Tag.RESULTS_SHA256, hashlib.sha256(path.read_bytes()).hexdigest())
+
+    return written
+
+
+def _first(scene: Scene, kind: str) -> str:
+    return next((run.info.run_id for run in scene.runs() if run.data.tags[Tag.KIND] == kind), "0" * 32)
+
+
+def _model(scene: Scene) -> str:
+    return next((str(model.model_id) for model in scene.models()), "m-" + "0" * 32)
+
+
+_LATER = {"started_at": lambda scene: time.time() - 1, "finished_at": lambda scene: time.time()}
+_FASTER = {"throughput": 1e6, "throughput_ci_low": 9e5, "throughput_ci_high": 1.1e6, "latency_p50_ms": 1e-3}
 
 
 def _alive(scene: Scene) -> dict[str, Any]:
@@ -154,10 +196,25 @@ ACTS: dict[str, Callable[[Scene], object]] = {
     "a fleet": lambda scene: scene.plant(kind=Kind.FLEET),
     "ten runs": lambda scene: [scene.plant() for _ in range(10)],
     "an engine": _planted_engine,
-    "an import into B's experiment": _imported("b"),
-    "an import that names no experiment": _imported(None),
-    "an import into A's experiment": _imported("a"),
-    "an import into a new experiment": _imported("b-too"),
+    "an import into B's experiment": _import,
+    "an import that names no experiment": lambda scene: _import(scene, None),
+    "an import into A's experiment": lambda scene: _import(scene, scene.name),
+    "an import into a new experiment": lambda scene: _import(scene, "b-too"),
+    "a later table": _table(**_LATER),
+    "one of the day after": _table(started_at=lambda scene: time.time() + _DAY_S),
+    "a faster one": _table(**_LATER, **_FASTER),
+    "one of A's runs": _table(
+        **_LATER, **_FASTER, run_id=lambda scene: _first(scene, Kind.STUDY), lane_run_id=lambda scene: _first(scene, Kind.LANE)
+    ),
+    "one of A's engines": _table(**_LATER, **_FASTER, model_id=_model),
+    "one with a command": _table(**_LATER, **_FASTER, model_id="m-1; touch /tmp/b #"),
+    "one of A's experiment": _table(**_LATER, experiment=lambda scene: scene.name, experiment_id=lambda scene: scene.theirs),
+    "one whose study is called like A's": _table(**_LATER, study=lambda scene: scene.record.id),
+    "one without labels": _table(compiler_label=None),
+    "one without throughput": _table(throughput=0.0, throughput_ci_low=0.0, throughput_ci_high=0.0),
+    "one of infinities": _table(throughput=float("inf"), latency_p50_ms=float("nan")),
+    "one of another model": _table(**_LATER, **_FASTER, content="0" * 64),
+    "a table that is none": lambda scene: scene.client.log_text(_import(scene)["run_id"], "b", Artifact.RESULTS),
     "a run in A's experiment": lambda scene: scene.plant(scene.theirs),
     "the default experiment": lambda scene: scene.client.create_experiment("ngraph"),
     "A's experiment deleted": lambda scene: scene.client.delete_experiment(scene.theirs),
@@ -197,9 +254,9 @@ def main() -> int:
     place = nullcontext(str(options.keep)) if options.keep else tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     with place as kept:
         folder = Path(kept).resolve()
-        measured = runner.run_study(STUDY, home=folder / "home", offline=True).directory
+        measured = runner.run_study(_STUDY, home=folder / "home", offline=True).directory
         # The users and their permissions lie in the folder that the server runs in.
-        server = Server(folder, "--workers", "1", "--app-name", "basic-auth")
+        server = Server(folder, "--workers", "1", "--app-name", "ngraph-auth")
         server.start()
         try:
             return _played(options.acts.split(","), options.together, measured, folder, server.address)
@@ -214,45 +271,106 @@ def _played(acts: list[str], together: int, measured: Path, folder: Path, addres
     # What a password costs at each request is not the question here.
     with sqlite3.connect(folder / "basic_auth.db") as users:
         users.execute("UPDATE users SET password_hash = ?", (generate_password_hash(_PASSWORD, "pbkdf2:sha256:1"),))
-    owned = {}
-    for name in ("a", "b"):
-        with _user(name):
-            owned[name] = MlflowClient(address).create_experiment(name)
+    with _user("b"):
+        mine = MlflowClient(address).create_experiment("b")
+    alone: dict[str, Any] = {}
     fine = 0
-    for number in range(0, len(acts), together):
-        chosen = acts[number : number + together]
-        directories = [renamed(measured, folder / who / f"study-{number}") for who in ("a", "b")]
+    groups = -(-len(acts) // together)
+    # Neighbours are of a kind, and one may undo another: they come into different groups.
+    for number, chosen in enumerate([[], *(acts[at::groups] for at in range(groups))]):
+        # A begins anew each time: copies of a study have one age, and A's newest one decides where verbs look.
+        homes = [folder / f"{who}-{number}" for who in ("a", "b")]
+        directories = [renamed(measured, place / "home" / "studies" / f"study-{number}") for place in homes]
+        with _user("a"):
+            owned = MlflowClient(address).create_experiment(name := f"of-study-{number}")
         record = replay.load(directories[0])
-        scene = Scene(MlflowClient(address), address, record, directories[1], owned["b"], owned["a"])
-        problems = list(_course([ACTS[act] for act in chosen], scene, directories[0], owned["a"]))
+        scene = Scene(MlflowClient(address), address, record, directories[1], mine, owned, name)
+        user = User("a", homes[0], address, name)
+        problems = list(_course([ACTS[act] for act in chosen], scene, directories[0], user, alone))
         fine += 0 if problems else len(chosen)
-        print(f"{', '.join(chosen)}: {'; '.join(problems) or 'fine'}", flush=True)
+        if refused := {verb: answer for verb, answer in alone.items() if answer[0] not in (0, 3, 200)}:
+            raise SystemExit(f"A alone is refused: {refused}")
+        print(f"{', '.join(chosen) or 'alone'}: {'; '.join(problems) or 'fine'}", flush=True)
     print(f"{fine} of {len(acts)} acts changed nothing")
     return int(fine != len(acts))
 
 
-def _course(acts: list[Callable[[Scene], object]], scene: Scene, directory: Path, owned: str) -> Iterator[str]:
-    """B acts, A records; and once more."""
+def _course(
+    acts: list[Callable[[Scene], object]], scene: Scene, directory: Path, user: User, alone: dict[str, Any]
+) -> Iterator[str]:
+    """B acts, A records; B acts again, A asks and records once more."""
     runs = set()
-    for experiment in ("a", None):
+    for experiment in (scene.name, None):
         for act in acts:
-            with _user("b"), suppress(MlflowException, NGraphError, RequestException):
+            with _user("b"), suppress(MlflowException, NGraphError, requests.RequestException):
                 act(scene)
         with _user("b"):
             before = _everything(scene)
         with _user("a"):
+            if runs:
+                answers = dict(_answers(scene, user))
+                alone.update({} if alone else answers)
+                yield from (
+                    text for verb in alone for text in islice(_differences(alone[verb], answers[verb], verb), 3)
+                )
             try:
                 outcome = sync_study(directory, tracking_uri=scene.address, experiment=experiment)
             except NGraphError as error:
                 yield f"A cannot record: {error}"
                 continue
             runs.add(outcome.where["run_id"])
-            yield from lacking(scene.address, scene.record, [owned])
+            yield from lacking(scene.address, scene.record, [scene.theirs])
         with _user("b"):
             if _everything(scene) != before:
                 yield "something of A's is in B's experiments"
     if len(runs) != 1:
         yield f"A's study is {len(runs)} runs"
+
+
+def _answers(scene: Scene, user: User) -> Iterator[tuple[str, object]]:
+    """What A is told, with the same word in each study for what is that study's own."""
+    own = {run.info.run_id: f"run {run.data.tags.get(Tag.LANE_ID, '')}" for run in scene.runs()}
+    own |= {model.model_id: f"engine {model.tags[Tag.ENGINE_ID]}" for model in scene.models()}
+    own |= {model.tags[Tag.MANIFEST_SHA256]: f"manifest {model.tags[Tag.ENGINE_ID]}" for model in scene.models()}
+    own |= {
+        str(user.folder): "the home",
+        scene.record.id: "the study",
+        f"/{scene.theirs}/": "/the experiment/",
+        f'"{scene.theirs}"': '"the experiment"',
+    }
+    engine = next(model.model_id for model in scene.models() if model.tags[Tag.COMPILER] == "onnxruntime")
+    verbs = {
+        "compare": "compare",
+        "recommend": "recommend",
+        "pull": f"engine pull --workloads mha-w16-d1 --accept-undecided --to pulled-{scene.record.id}",
+        "promote": f"engine promote {engine} --name {scene.name} --accept-undecided",
+        "report": f"results report {scene.record.id} --output report-{scene.record.id}",
+    }
+    for verb, words in verbs.items():
+        code, document, error = user.ask(*words.split())
+        yield verb, [code, json.loads(_renamed(json.dumps(document), own)) if document else error]
+    page = {"experiment": scene.theirs}
+    for question in ("comparison", "findings"):
+        answer = requests.get(f"{scene.address}/ngraph/api/{question}", params=page, auth=("a", _PASSWORD), timeout=60)
+        yield question, [answer.status_code, json.loads(_renamed(answer.text, own))]
+
+
+def _renamed(text: str, own: dict[str, str]) -> str:
+    for identity, name in own.items():
+        text = text.replace(identity, name)
+    return text
+
+
+def _differences(before: object, after: object, place: str) -> Iterator[str]:
+    """What of an answer is another."""
+    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
+        for name in before:
+            yield from _differences(before[name], after[name], f"{place}.{name}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, values in enumerate(zip(before, after, strict=True)):
+            yield from _differences(*values, f"{place}[{number}]")
+    elif before != after:
+        yield f"{place}: {after!r:.300}, not {before!r:.300}"
 
 
 def _everything(scene: Scene) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from mlflow_ngraph.engines import trust
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.errors import NGraphError, UsageError
 from mlflow_ngraph.tracking import connection, download
+from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.trusted import trusted_manifest
 
 _log = logging.getLogger(__name__)
@@ -94,11 +95,15 @@ def explain_recorded(
     uri, rules = connection.resolve_uri(tracking_uri), trust.load(home=home)
     trust.require_source(uri, rules)
     found = listing.find(uri, experiments, run)
+    if study:
+        named = {
+            at: [one for one in runs if study in (one.tags.get(Tag.STUDY), one.tags.get(Tag.STUDY_ID))]
+            for at, runs in found.runs.items()
+        }
+        found = replace(found, runs=named)
     frame = results.select(Selection(), found=found if experiments or run else scope.recorded_to_last(found))
     for note in found.notes:
         _log.warning("%s", note)
-    if study:
-        frame = frame[(frame["study"] == study) | (frame["study_id"] == study)]
     if frame.empty:
         raise UsageError("nothing is recorded there: check --experiment, --run and --study")
     chosen = recorded.choose(queries, recorded.of_results(frame))

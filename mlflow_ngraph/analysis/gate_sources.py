@@ -53,7 +53,7 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
     if named is None:
         raise UsageError(f"{text!r} names no results: write {FORMS}")
     shown = text if text == named.study_id else f"{text} ({named.text})"
-    return Side(shown, frame[frame["study_id"] == named.study_id].reset_index(drop=True))
+    return Side(shown, frame[frame["run_id"] == named.run_id].reset_index(drop=True))
 
 
 def before(candidate: Side, everything: pd.DataFrame) -> Side:
@@ -74,7 +74,7 @@ def before(candidate: Side, everything: pd.DataFrame) -> Side:
         )
     return Side(
         f"the one before ({named.study_id})",
-        everything[everything["study_id"] == named.study_id].reset_index(drop=True),
+        everything[everything["run_id"] == named.run_id].reset_index(drop=True),
     )
 
 

@@ -74,9 +74,9 @@ def load(
     Raises
     ------
     UnknownNameError
-        An experiment does not exist.
+        An experiment does not exist, or no result has a name that a filter asks for.
     UsageError
-        A time is none.
+        A time is none, or a name may mean several workloads.
     TrackingError
         A server cannot be reached.
 
@@ -99,10 +99,14 @@ def load(
         until=until,
     )
     found = listing.find(tracking_uri, experiments, run)
-    frame = select(asked, columns=columns, cache=cache, found=found)
+    needed = None if columns is None else list(dict.fromkeys([*columns, *FILTER_COLUMNS, "started_at"]))
+    every = select(Selection(tags=asked.tags), columns=needed, cache=cache, found=found)
     for note in found.notes:
         _log.warning("%s", note)
-    return frame
+    asked.check_names(every)
+    frame: pd.DataFrame = asked.of(every).reset_index(drop=True)
+    chosen: pd.DataFrame = frame if columns is None else frame.loc[:, list(columns)]
+    return chosen
 
 
 def select(

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph import addresses, home
-from mlflow_ngraph.errors import UsageError, few
+from mlflow_ngraph.errors import TrackingError, UsageError, few
 from mlflow_ngraph.execute import study_directories
 from mlflow_ngraph.text import counted
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.analysis.listing import FoundRuns
+    from mlflow_ngraph.analysis.listing import FoundRuns, ListedRun
+
+
+def of_runs(found: FoundRuns, named: Sequence[str]) -> FoundRuns:
+    """Keep the experiments of study runs and lane runs, by their ids."""
+    kept: dict[str, list[ListedRun]] = {}
+    for server in found.servers:
+        names = set()
+        for run_id in named:
+            with suppress(TrackingError):  # it may be of another server
+                names.add(server.study_run(run_id).experiment)
+        kept[server.uri] = [run for run in found.runs[server.uri] if run.experiment in names]
+        if names and len(kept[server.uri]) < len(found.runs[server.uri]):
+            found.notes.append(
+                f"looked at {' and '.join(f'experiment {name!r}' for name in sorted(names))}, of the runs named"
+            )
+    return replace(found, runs=kept)
 
 
 def recorded_to_last(found: FoundRuns, *, guess: bool = True) -> FoundRuns:

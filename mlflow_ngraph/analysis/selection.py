@@ -100,6 +100,12 @@ class Selection:
         UsageError
             A name may mean several workloads, or the filters let nothing through together.
         """
+        self.check_names(frame)
+        if len(frame) and self.of(frame).empty:
+            raise UsageError(f"no result fits all filters: {'; '.join(self._alone(frame))}")
+
+    def check_names(self, frame: pd.DataFrame) -> None:
+        """As `check`, but for filters that match nothing together."""
         for name in self._asked():
             for value in map(str, getattr(self, name)):
                 alone: dict[str, Any] = {name: (value,)}
@@ -109,8 +115,6 @@ class Selection:
                         raise UsageError(f"workload {value!r} is ambiguous: {few(several)}")
                     named = known - _known(frame, name, ["run_id"])
                     raise UnknownNameError(FILTERED[name][0].replace("_", " "), value, named)
-        if len(frame) and self.of(frame).empty:
-            raise UsageError(f"no result fits all filters: {'; '.join(self._alone(frame))}")
 
     def _alone(self, frame: pd.DataFrame) -> list[str]:
         """Matches of each filter by itself."""

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from mlflow_ngraph import home
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.execute import study_directories
 from mlflow_ngraph.execute.study_directories import counted_back, too_few
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -57,6 +59,8 @@ def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
 def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:
     """Find a study by id, or the latest of a name, or with ``~1`` the one before; None if no result matches.
 
+    Others may record under any name and id. Experiments to which this machine recorded such a study come before theirs.
+
     Raises
     ------
     UsageError
@@ -64,13 +68,17 @@ def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:
     """
     stem, back = counted_back(name)
     fits = (frame["study"] == stem) | (frame["study_id"] == name)
-    rows = frame[fits.fillna(False)].sort_values("started_at", kind="stable").drop_duplicates("study_id", keep="last")
+    rows = frame[fits.fillna(False)].sort_values("started_at", kind="stable").drop_duplicates("run_id", keep="last")
     if rows.empty:
         return None
+    if rows["experiment"].nunique() > 1:
+        own = rows.loc[rows["run_id"].isin(list(study_directories.recorded(home.location()))), "experiment"]
+        rows = rows[rows["experiment"].isin(own)] if len(own) else rows
     for column in ("device", "experiment"):
         newest = rows.drop_duplicates(column, keep="last")
         if len(newest) > 1:
-            ids = ", ".join(f"{row[column]}: {row['study_id']}" for row in newest.to_dict("records"))
+            known = "study_id" if newest["study_id"].is_unique else "run_id"
+            ids = ", ".join(f"{row[column]}: {row[known]}" for row in newest.to_dict("records"))
             raise UsageError(
                 f"studies named {name!r} are of several {column}s: name one by its id; the latest ones are {ids}"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -161,7 +161,7 @@ class Asked:
             until=moment(self._until) if self._until else None,
         )
 
-    def find(self, *, guess: bool = True, everywhere: bool = False) -> FoundRuns:
+    def find(self, *, guess: bool = True, everywhere: bool = False, runs: Sequence[str] = ()) -> FoundRuns:
         """The study runs of the servers and experiments.
 
         Parameters
@@ -169,7 +169,9 @@ class Asked:
         guess : bool
             As in `scope.recorded_to_last`.
         everywhere : bool
-            Take in all experiments, where the user has named runs.
+            Take in all experiments, where the user has named runs or studies.
+        runs : Sequence[str]
+            Ids of runs that the user has named, whose experiments count.
 
         Raises
         ------
@@ -186,16 +188,18 @@ class Asked:
         with _reading("reading which studies there are", uris):
             from mlflow_ngraph.analysis import listing, scope
 
-            found = listing.find(uris, self._experiments)
-            chosen = self._experiments or self._everywhere or everywhere
-            return found if chosen else scope.recorded_to_last(found, guess=guess)
+            named = (self._lists["experiment"] or None) if everywhere or runs else self._experiments
+            found = listing.find(uris, named)
+            if named or self._everywhere or everywhere:
+                return found
+            return scope.of_runs(found, runs) if runs else scope.recorded_to_last(found, guess=guess)
 
     def experiments(self) -> list[str] | None:
-        """Names of the experiments to look at; None: all."""
+        """Names of the experiments to look at; None: all, which the user has to ask for where there are studies."""
         found = self.find()
         tell(found)
-        narrowed = found.runs != found.every
-        return sorted({run.experiment for runs in found.runs.values() for run in runs}) if narrowed else None
+        names = sorted({run.experiment for runs in found.runs.values() for run in runs})
+        return None if self._everywhere else names or None
 
     def read(self, columns: Collection[str] | None = None, found: FoundRuns | None = None) -> pd.DataFrame:
         """All results of the servers and experiments whose studies have the tags; the other filters are not applied.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlflow_ngraph.cli import gate_report, output, writing
-from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
+from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options, tell
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import NO_GOOD_ANSWER, UsageError
 
@@ -68,8 +68,8 @@ def gate(
 
     allowed = [gating.Threshold.parse(text) for text in items(thresholds)]
     selection = asked.selection()
-    read = cache(asked.read)
     named = [judged, *([baseline] if baseline else [])]
+    read = cache(partial(_read, asked, named))
     on_server = not all(map(gate_sources.is_file, named))
     if selection.devices and on_server:
         selection = replace(selection, devices=_shown(read(), selection.devices))
@@ -92,6 +92,16 @@ def gate(
     else:
         gate_report.show(told)
     return _CODES[told.about["outcome"]]
+
+
+def _read(asked: Asked, named: Sequence[str]) -> pd.DataFrame:
+    """All results of the experiments that the sides are in, as far as they are runs."""
+    from mlflow_ngraph.analysis import study_names
+
+    found = asked.find(runs=[name for name in named if study_names.RUN_ID.fullmatch(name)])
+    frame = asked.read(found=found)
+    tell(found)
+    return frame
 
 
 def _shown(frame: pd.DataFrame, devices: Sequence[str]) -> Sequence[str]:

@@ -199,7 +199,9 @@ def _parts(uri: str) -> tuple[str, str, str]:
         return "", "", uri
     host = parts.netloc.rpartition("@")[2].lower().removesuffix(f":{_PORTS.get(parts.scheme, '')}")
     path = posixpath.normpath(unquote(parts.path)) if parts.path.strip("/") else ""
-    return parts.scheme, host, f"/{path.lstrip('/')}" if path else ""
+    # Of two files, sqlite:///x lies in the working directory, and sqlite:////x in the root.
+    root = "//" if parts.scheme.startswith("sqlite") and parts.path.startswith("//") else "/"
+    return parts.scheme, host, f"{root}{path.lstrip('/')}" if path else ""
 
 
 def _matches(text: str, pattern: str) -> bool:

@@ -32,7 +32,7 @@ AT_ONCE = 8
 _OWN = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
     "precision", "precision_in_force", "mode", "threads", "batch", "verdict", "cell", "model_id", "started_at",
-    "finished_at", "git_commit", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb",
+    "finished_at", "git_commit", "experiment", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb",
 )  # fmt: skip
 
 
@@ -166,13 +166,17 @@ def _columns(metric: str) -> list[str]:
 def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame, tagged: bool) -> list[ListedEngine]:
     client = connection.reach(uri)
     with connection.talking(uri, "list the engines", connection.RECORDING):
-        models = [
-            model for model in _models(client, experiments) if str(model.status) == "READY" or Tag.PRUNED in model.tags
+        placed = [
+            (model, experiment)
+            for model, experiment in _models(client, experiments)
+            if str(model.status) == "READY" or Tag.PRUNED in model.tags
         ]
         registered = Registry(client, uri).versions()
-    measured = {str(name): rows for name, rows in cells.groupby("model_id", sort=False)}
+    # A table may name any engine. It is believed about those of its experiment.
+    own = cells["model_id"].map({str(model.model_id): name for model, name in placed}) == cells["experiment"]
+    measured = {str(name): rows for name, rows in cells[own.fillna(False)].groupby("model_id", sort=False)}
     # Filters by tag refer to study runs, which only the table knows.
-    models = [model for model in models if model.model_id in measured or not tagged]
+    models = [model for model, _ in placed if model.model_id in measured or not tagged]
     others = [model for model in models if model.model_id not in measured]
     with ThreadPoolExecutor(AT_ONCE, "ngraph-manifest") as pool:
         described = pool.map(lambda model: _unmeasured(model, uri, list(cells.columns)), others)
@@ -183,18 +187,19 @@ def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame,
     ]
 
 
-def _models(client: MlflowClient, experiments: Sequence[str] | None) -> list[LoggedModel]:
+def _models(client: MlflowClient, experiments: Sequence[str] | None) -> list[tuple[LoggedModel, str]]:
+    """All engines, with the names of their experiments."""
     known: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
-    names = {experiment.name: experiment.experiment_id for experiment in known}
+    names = {experiment.experiment_id: str(experiment.name) for experiment in known}
     for name in experiments or ():
-        if name not in names:
-            raise UnknownNameError("experiment", name, names)
-    ids = [names[name] for name in experiments] if experiments else list(names.values())
+        if name not in names.values():
+            raise UnknownNameError("experiment", name, names.values())
+    ids = [key for key, name in names.items() if not experiments or name in experiments]
     query = f"tags.`{Tag.KIND}` = '{Kind.ENGINE}'"
     models: list[LoggedModel] = connection.every(
         lambda token: client.search_logged_models(ids, query, page_token=token)
     )
-    return models
+    return [(model, names[model.experiment_id]) for model in models]
 
 
 def _unmeasured(model: LoggedModel, uri: str, columns: Sequence[str]) -> pd.DataFrame:

@@ -104,9 +104,14 @@ def run_file(artifact_uri: str, name: str, tracking_uri: str) -> bytes:
 
 def run_files(client: MlflowClient, run_id: str, artifact_uri: str, tracking_uri: str) -> set[str]:
     """Names of the files of a run. Raises `TrackingError` if they are on a foreign host."""
-    if reason := foreign_host(artifact_uri, tracking_uri):
-        raise TrackingError(f"run {run_id}: {reason}")
+    require_host(f"run {run_id}", artifact_uri, tracking_uri)
     return {file.path for file in client.list_artifacts(run_id)}
+
+
+def require_host(name: str, location: str, tracking_uri: str) -> None:
+    """Raise `TrackingError` if the files of something are on a foreign host."""
+    if reason := foreign_host(location, tracking_uri):
+        raise TrackingError(f"{name}: {reason}")
 
 
 def foreign_host(location: str, tracking_uri: str) -> str:

@@ -47,6 +47,7 @@ IN_TIME = {
     "PGCONNECT_TIMEOUT": "4",
 }
 """The same while a study, and a person, waits: MLflow's own would be patient for minutes at every request."""
+FORBIDDEN = "PERMISSION_DENIED"
 NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
 """MLflow's code of the error about a run that ``mlflow gc`` has removed."""
 _BYTES_PER_S = 2e6

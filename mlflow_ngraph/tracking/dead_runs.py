@@ -90,13 +90,20 @@ class RunningRuns:
         return found
 
     def end(self, run: RunningRun) -> bool:
-        """End a dead run as KILLED, at its last sign of life; False where it has given another one, or ended, since.
+        """End a dead run as KILLED, at its last sign of life.
+
+        Returns
+        -------
+        bool
+            False where it has given another one, or ended, since, or where it is not this user's to end.
 
         Raises
         ------
         TrackingError
-            The server refuses.
+            The server cannot be reached.
         """
+        from mlflow.exceptions import MlflowException
+
         with connection.talking(self._uri, f"end run {run.run_id}", connection.RECORDING):
             now = self._client.get_run(run.run_id)
             parent = now if run.kind == Kind.STUDY else self._parent(now)
@@ -105,7 +112,12 @@ class RunningRuns:
                 return False
             silent = current.silent_s or 0.0
             ended = max(int(1000 * (time.time() - silent)), int(now.info.start_time))
-            self._client.set_terminated(run.run_id, "KILLED", end_time=ended)
+            try:
+                self._client.set_terminated(run.run_id, "KILLED", end_time=ended)
+            except MlflowException as error:
+                if error.error_code != connection.FORBIDDEN:
+                    raise
+                return False
         return True
 
     def _running(self, experiments: list[str], kind: str) -> list[Run]:

@@ -30,7 +30,9 @@ class ProjectExperiment(DefaultExperimentProvider):  # type: ignore[misc]  # MLf
         from mlflow_ngraph.tracking import schema
         from mlflow_ngraph.tracking.study_run import StudyRuns
 
-        return str(StudyRuns(MlflowClient(), schema.DEFAULT_EXPERIMENT).experiment().experiment_id)
+        client = MlflowClient()
+        runs = StudyRuns(client, client.tracking_uri, schema.DEFAULT_EXPERIMENT)
+        return str(runs.experiment().experiment_id)
 
 
 def _runs_project(arguments: Sequence[str]) -> bool:

@@ -84,7 +84,7 @@ def slot_of(client: MlflowClient, model_id: str) -> ModelSlot:
     """A LoggedModel as it is now."""
     model = client.get_logged_model(model_id)
     points = frozenset((metric.key, metric.step) for metric in model.metrics or ())
-    return ModelSlot(model_id, str(model.status) == "READY", Tag.PRUNED in model.tags, points)
+    return ModelSlot(model_id, is_stored(model), Tag.PRUNED in model.tags, points)
 
 
 def is_stored(model: LoggedModel) -> bool:
@@ -111,7 +111,8 @@ def log_engine(
     from mlflow.models import Model
 
     def store(directory: Path) -> None:
-        client.log_model_artifacts(slot.model_id, str(directory))
+        with files.placed(slot.model_id):
+            client.log_model_artifacts(slot.model_id, str(directory))
         files.require_stored(directory, partial(client.list_logged_model_artifacts, slot.model_id))
 
     spec, lane = EngineSpec.read(source), record.lanes[engine.lane]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,26 @@ def write_study(record: StudyRecord, target: Path) -> None:
     """Write the study file of a record into ``target``."""
     study = json.loads(json.dumps(record.study))
     _text(target / Artifact.STUDY, yaml.safe_dump(study, sort_keys=False, allow_unicode=True))
+
+
+@contextmanager
+def placed(resource_id: str) -> Iterator[None]:
+    """Upload to the place that the server tells of a run or a model.
+
+    Raises
+    ------
+    UnreachableError
+        Its answer was none. MLflow takes that for a folder without a name, and keeps it.
+    """
+    from mlflow.tracking._tracking_service.utils import _artifact_repos_cache as known
+
+    try:
+        yield
+    except OSError:
+        if resource_id not in known or known[resource_id].artifact_uri:
+            raise
+        del known[resource_id]
+        raise UnreachableError(f"the tracking server answered without the place of files of {resource_id}") from None
 
 
 def require_stored(directory: Path, list_folder: ListFolder) -> None:

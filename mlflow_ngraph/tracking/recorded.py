@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking import engine_log
-from mlflow_ngraph.tracking.connection import done_already
+from mlflow_ngraph.tracking.connection import NO_SUCH, done_already
 from mlflow_ngraph.tracking.content import Content, lane_content
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.study_run import StudyRun
@@ -48,6 +48,8 @@ def settle(
         for run in sorted(study.lane_runs(client), key=lambda run: run.info.status not in ENDED)
         if lanes.setdefault(run.data.tags[Tag.LANE_ID], run) is not run
     ]
+    if unlisted := sorted(set(written) - lanes.keys()):  # their engines are nobody's, as far as such an answer tells
+        raise untrue(", ".join(f"lane {lane_id}" for lane_id in unlisted))
     for model in sorted(engine_log.search(client, study), key=lambda model: str(model.status) != "READY"):
         source = lanes.get(model.tags[Tag.LANE_ID])
         if source is None or source.info.run_id != model.source_run_id or model.tags[Tag.ENGINE_ID] in models:
@@ -59,19 +61,37 @@ def settle(
             done_already(remove)
         return settle(client, study, record, written, again=True)
     wrong = [
-        f"lane {lane_id}"
-        for lane_id in sorted(written)
-        if not (lane_id in lanes and is_whole(lanes[lane_id], lane_content(record, lane_id)))
+        f"lane {lane_id}" for lane_id in sorted(written) if not is_whole(lanes[lane_id], lane_content(record, lane_id))
     ]
     wrong += [
         f"engine {model.model_id}"
         for model in models.values()
         if not (engine_log.is_stored(model) and model.model_id in linked(lanes[model.tags[Tag.LANE_ID]]))
     ]
+    listed = {model.model_id for model in models.values()}
+    wrong += [
+        f"engine {model_id}"
+        for run in lanes.values()
+        for model_id in sorted(linked(run) - listed)
+        if not is_gone(client, model_id)
+    ]
     if surplus or wrong:
         raise untrue(", ".join(wrong) or "none of the runs or engines that were removed")
     ids = {lane_id: run.info.run_id for lane_id, run in lanes.items()}
     return ids, {engine_id: model.model_id for engine_id, model in models.items()}
+
+
+def is_gone(client: MlflowClient, model_id: str) -> bool:
+    """Test if an engine was deleted."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.get_logged_model(model_id)
+    except MlflowException as error:
+        if error.error_code != NO_SUCH:
+            raise
+        return True
+    return False
 
 
 def is_whole(run: Run, content: Content) -> bool:

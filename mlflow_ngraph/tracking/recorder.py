@@ -218,7 +218,8 @@ class Recorder:
                     study.run_id,
                     *recorded.settle(self.client, study, record, self._tried),
                 )
-                self.client.log_artifacts(study.run_id, str(target))
+                with files.placed(study.run_id):
+                    self.client.log_artifacts(study.run_id, str(target))
                 files.require_stored(target, partial(self.client.list_artifacts, study.run_id))
                 # Last, so that whoever reads the tag finds the table that it speaks of.
                 digest = files.digest(target / schema.Artifact.RESULTS)
@@ -260,7 +261,7 @@ class Recorder:
         return connection.talking(self.tracking_uri, doing, self._settings)
 
     def _runs(self) -> StudyRuns:
-        return StudyRuns(self.client, self._experiment)
+        return StudyRuns(self.client, self.tracking_uri, self._experiment)
 
     def _opened(self) -> StudyRun:
         if self._study is None:

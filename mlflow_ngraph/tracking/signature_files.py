@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.manifest import SIGNATURE_FILE
-from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.tracking import artifact_stores, connection, download, transfer
 from mlflow_ngraph.tracking.download import Remote
 from mlflow_ngraph.tracking.schema import Tag
@@ -66,8 +65,7 @@ def sign(remote: Remote, key: Ed25519PrivateKey) -> str:
         _, content = download.manifest(remote)
         path = directory / SIGNATURE_FILE
         path.write_bytes(signing.sign(content, key))
-        if reason := artifact_stores.foreign_host(remote.location, remote.tracking_uri):
-            raise TrackingError(f"{remote.shown}: {reason}")
+        artifact_stores.require_host(remote.shown, remote.location, remote.tracking_uri)
         client = connection.connect(remote.tracking_uri)
         by = signing.fingerprint(signing.public_blob(signing.public_text(key)))
         with connection.talking(remote.tracking_uri, "log the signature", connection.RECORDING):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.tracking import connection, schema
-from mlflow_ngraph.tracking.connection import NO_SUCH, every
+from mlflow_ngraph.tracking import artifact_stores, connection, schema
+from mlflow_ngraph.tracking.connection import FORBIDDEN, NO_SUCH, every
 from mlflow_ngraph.tracking.content import Content
 from mlflow_ngraph.tracking.heartbeat import Heartbeat
 from mlflow_ngraph.tracking.schema import Kind, Tag
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 HANDED_OVER = "NGRAPH_RUN_ID"
 """Names the run that an entry point of this project was started as: whoever sets it gives the run to the study."""
-_FORBIDDEN = "PERMISSION_DENIED"
 _RUN, _ENTRY_POINT = "MLFLOW_RUN_ID", "mlflow.project.entryPoint"
 
 
@@ -72,8 +71,9 @@ class StudyRuns:
     record, decide nothing.
     """
 
-    def __init__(self, client: MlflowClient, experiment: str | None) -> None:
+    def __init__(self, client: MlflowClient, tracking_uri: str, experiment: str | None) -> None:
         self._client = client
+        self._uri = tracking_uri
         self._asked = experiment
         self.left = ""
         """The former run that could not be opened again, and why, in one line; empty without one."""
@@ -85,7 +85,7 @@ class StudyRuns:
         ------
         TrackingError
             The run that ``mlflow run`` made is in another experiment than the one asked for, or the experiment is
-            deleted.
+            deleted, or its files are on a foreign host.
         """
         self._client.set_experiment_tag(self.experiment().experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
@@ -161,7 +161,7 @@ class StudyRuns:
         except MlflowException as error:
             if error.error_code == NO_SUCH:
                 return None
-            if error.error_code != _FORBIDDEN:
+            if error.error_code != FORBIDDEN:
                 raise
             experiment, why = None, "this user may not write to it"
         if why:
@@ -224,6 +224,12 @@ class StudyRuns:
         return self._client.get_run(run_id) if run_id else None
 
     def _target(self, surrounding: Run | None, former: Experiment | None) -> Experiment:
+        """The experiment of the study, whose files may be written with the login of the server."""
+        experiment = self._chosen(surrounding, former)
+        artifact_stores.require_host(f"experiment {experiment.name!r}", experiment.artifact_location, self._uri)
+        return experiment
+
+    def _chosen(self, surrounding: Run | None, former: Experiment | None) -> Experiment:
         """The experiment of the study; see `Recorder` for the order in which it is chosen."""
         if surrounding is not None and (is_handed_over(surrounding) or not self._asked):
             experiment = self._client.get_experiment(surrounding.info.experiment_id)

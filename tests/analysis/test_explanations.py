@@ -100,6 +100,16 @@ def test_an_explanation_of_a_tracking_server(server: tuple[str, str]) -> None:
         assert (one.explanation, two.explanation) == (IDENTITY, OPENVINO)
 
 
+def test_a_study_is_looked_for_in_all_experiments(server: tuple[str, str], tmp_path: Path) -> None:
+    record = study_record(tmp_path / "later", study_id="later")
+    record.started_at += 9e5
+    recorder = Recorder(server[0], "other")
+    recorder.open(record, tmp_path / "later")
+    recorder.close(record, "FINISHED")
+    (found,) = explain_recorded(["resnet18/openvino/b4"], server[0], study="quick-0123abcd-20251009-090000")
+    assert found.explanation == OPENVINO
+
+
 def test_an_explanation_is_the_one_that_was_logged_by_somebody_who_is_trusted(
     server: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -98,7 +98,8 @@ def test_load_reads_back_what_was_recorded(sqlite_uri: str, tmp_path: Path) -> N
     assert set(xeon["run_id"]) == {run_id}
     assert xeon["lane_run_id"].notna().sum() == 3
     assert set(results.load(sqlite_uri, ["lab"])["device"]) == {"orin"}
-    assert results.load(sqlite_uri, studies=["other"]).empty
+    with pytest.raises(UnknownNameError, match="unknown study 'other': known: orin-study, quick"):
+        results.load(sqlite_uri, studies=["other"], columns=["cell"])
 
 
 def test_a_study_that_was_taken_over_counts_once(

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
+from tests.support.script import Script
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,40 @@ def test_a_study_is_judged_by_the_one_before(recorded: Recorded, cli) -> None:
     assert (code, "'quick~2' is not there: 2 studies have this name" in err) == (2, True)
     code, _, err = cli("results", "gate")
     assert (code, "name what is judged" in err) == (2, True)
+
+
+def recorded_to(experiment: str, uri: str, directory: Path, study_id: str) -> None:
+    """Record a later study of the same cells to another experiment."""
+    record = study_record(directory, study_id=study_id)
+    record.started_at += 9e5
+    recorder = Recorder(uri, experiment)
+    recorder.open(record, directory)
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    recorder.close(record, "FINISHED")
+
+
+def test_a_run_is_judged_in_its_own_experiment(
+    recorded: Recorded, cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded_to("other", recorded.uri, tmp_path / "other", "quick-later")
+    for _ in range(2):
+        code, _, err = cli("results", "gate", recorded.new)
+        assert (code, err) == (1, "note: looked at experiment 'ngraph', of the runs named\n")
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "other")
+
+
+def test_a_study_of_this_machine_is_not_taken_for_the_copy_of_somebody_else(
+    recorded: Recorded, cli, cli_json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = "quick-0123abcd-20251009-090001"
+    recorded_to("theirs", recorded.uri, tmp_path / "theirs", named)
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
+    code, _, err = cli("results", "diff", recorded.old, named)
+    assert (code, "of several experiments: name one by its id" in err, recorded.new in err) == (2, True, True)
+    script = Script(study_id=named).say("study_finished", offline=False)
+    script.say("study_recorded", run_id=recorded.new).write(tmp_path / "home" / "studies" / named)
+    assert cli_json("results", "diff", recorded.old, named)["right"] == recorded.new
 
 
 def test_devices_make_a_name_clear(recorded: Recorded, cli, tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.release import pruning
 from mlflow_ngraph.tracking import artifact_stores, download, manifests
+from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Tag
+from tests.support.recording import models, small, write
+from tests.support.records import study_record
 from tests.support.variants import Shelf
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -62,6 +65,18 @@ def test_the_best_stay_and_nothing_goes_without_yes(shelf: Shelf, cli: Cli, cli_
     assert all(gone(shelf, model, where) for model, where in places.items())
     assert files(shelf, best)
     assert going(cli_json("engine", "prune", "--keep-best", "1")) == set()
+
+
+def test_what_others_put_beside_the_studies_is_not_weighed(
+    shelf: Shelf, cli_json: Callable[..., Any], tmp_path: Path
+) -> None:
+    theirs = shelf.put(900.0)
+    record = small(study_record(tmp_path / "study"))
+    recorder = Recorder(shelf.uri, "mine")
+    write(recorder, record, tmp_path / "study")
+    (mine,) = models(recorder.client, record)
+    assert going(cli_json("engine", "prune", "--keep-newest", "0")) == {mine.model_id}
+    assert going(cli_json("engine", "prune", "--keep-newest", "0", "--all-experiments")) == {mine.model_id, theirs}
 
 
 def test_groups_are_of_workload_device_and_batch(shelf: Shelf, cli_json: Callable[..., Any]) -> None:

@@ -58,6 +58,8 @@ def rules(path: Path, **signers: str) -> Path:
         ("file:///srv/engines", "file:///srv/engines%3F/../../other", False),
         ("file:*", "file:///anywhere", True),
         ("sqlite:*", "sqlite:////data/mlflow.db", True),
+        ("sqlite:////data", "sqlite:////data/mlflow.db", True),
+        ("sqlite:////data", "sqlite:///data/mlflow.db", False),
         ("databricks", "databricks", True),
     ],
 )
@@ -75,6 +77,7 @@ def test_the_first_rule_that_fits_decides() -> None:
     with pytest.raises(EngineError, match="http://one are not trusted: the rule for http://one refuses it"):
         require(MANIFEST, None, "http://one", found)
     assert require(MANIFEST, None, "http://two", found).found == "not signed; http://two is believed"
+    assert require(MANIFEST, None, "sqlite:////x/y", EVERYTHING).source == "sqlite:////x/y"
     with pytest.raises(EngineError, match="no rule allows it"):
         require(MANIFEST, None, "https://three", found)
 

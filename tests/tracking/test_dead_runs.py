@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from mlflow_ngraph.cli.app import run as cli
 from mlflow_ngraph.execute.journal import Journal
@@ -82,6 +84,27 @@ def test_a_study_here_is_dead_when_no_process_has_it_and_alive_while_one_has(
     recorder.client.set_tag(run_id, Tag.ALIVE_AT, f"{time.time():.0f}")
     recorder.rest()
     assert {run["ended"] for run in reaped(capsys, sqlite_uri, tmp_path, "--yes").values()} == {True}
+
+
+def test_what_somebody_else_left_running_keeps_nothing_from_being_ended(
+    sqlite_uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, record, run_id = begun(sqlite_uri, tmp_path / "studies" / "of-mine")
+    recorder.rest()
+    silent = {Tag.ALIVE_AT: "1", Tag.KIND: "study", Tag.STUDY_ID: record.id}
+    theirs = recorder.client.create_run(recorder.client.create_experiment("theirs"), tags=silent).info.run_id
+    recorder.client.set_tag(run_id, Tag.ALIVE_AT, "1")
+    end = MlflowClient.set_terminated
+
+    def set_terminated(client: MlflowClient, run_id: str, *args: Any, **kwargs: Any) -> None:
+        if run_id == theirs:
+            raise MlflowException("Permission denied", PERMISSION_DENIED)
+        end(client, run_id, *args, **kwargs)
+
+    monkeypatch.setattr(MlflowClient, "set_terminated", set_terminated)
+    assert cli(["study", "cleanup", "--tracking-uri", sqlite_uri, "--home", str(tmp_path), "--json", "--yes"]) == 0
+    ended = {run["run_id"]: run["ended"] for run in json.loads(capsys.readouterr().out)["runs"]}
+    assert (ended.pop(theirs), set(ended.values())) == (False, {True})
 
 
 @pytest.mark.parametrize("tag", ["", "soon", "nan", "1e300", "-5"])

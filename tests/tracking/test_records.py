@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.entities import LoggedModel
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+from mlflow.store.entities import PagedList
+from mlflow.tracking._tracking_service.client import TrackingServiceClient
 
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 from mlflow_ngraph.execute.record import StudyRecord
@@ -119,6 +123,17 @@ def test_a_record_that_may_not_be_written_is_left_and_named(
     assert "this user may not write to it" in again.notes[0]
 
 
+def test_nothing_is_recorded_where_files_would_take_the_login_to_another_host(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = Recorder(sqlite_uri, "theirs")
+    recorder.client.create_experiment("theirs", artifact_location="http://elsewhere/1")
+    for begin in (recorder.preflight, partial(recorder.open, record, directory)):
+        with pytest.raises(TrackingError, match="experiment 'theirs': its files are said to be at http://elsewhere/1"):
+            begin()
+    assert runs(recorder.client, record, "study") == []
+
+
 @pytest.mark.parametrize(
     "request_", ["create_run", "create_logged_model", "log_batch", "log_outputs", "delete_run", "delete_tag"]
 )
@@ -144,6 +159,62 @@ def test_an_upload_that_was_answered_and_not_stored_is_no_engine(
     assert {str(model.status) for model in models(recorder.client, record)} == {"PENDING"}
     write(Recorder(sqlite_uri), record, directory)
     check_once(recorder.client, record)
+
+
+def test_an_engine_whose_digest_was_answered_and_not_stored_is_stored_again(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = recording_through(sqlite_uri, "set_logged_model_tags", lambda *_: None)
+    recorder.open(record, directory)
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    with pytest.raises(TrackingError, match="the server said that it has engine m-"):
+        recorder.close(record, "FINISHED")
+    recorder.rest()
+    write(Recorder(sqlite_uri), record, directory)
+    check_once(recorder.client, record)
+
+
+@pytest.mark.parametrize("request_", ["search_runs", "search_logged_models"])
+def test_an_empty_list_of_what_was_written_removes_nothing(
+    request_: str, sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    closing = False
+
+    def nothing(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return PagedList([], None) if closing else method(*args, **kwargs)
+
+    recorder = recording_through(sqlite_uri, request_, nothing)
+    recorder.open(record, directory)
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    closing = True
+    with pytest.raises(TrackingError, match="the server said that it has"):
+        recorder.close(record, "FINISHED")
+    closing = False
+    recorder.close(record, "FINISHED")
+    check_once(recorder.client, record)
+
+
+def test_an_answer_without_the_place_of_files_is_none(
+    sqlite_uri: str, record: StudyRecord, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, get = Recorder(sqlite_uri), TrackingServiceClient.get_logged_model
+
+    def nowhere(client: TrackingServiceClient, model_id: str) -> LoggedModel:
+        model = get(client, model_id)
+        model._artifact_location = ""
+        return model
+
+    recorder.open(record, directory)
+    lane = next(key for key, lane in record.lanes.items() if lane.engines)
+    monkeypatch.setattr(TrackingServiceClient, "get_logged_model", nowhere)
+    with pytest.raises(UnreachableError, match="answered without the place of files of m-"):
+        recorder.record_lane(record, lane)
+    monkeypatch.undo()
+    recorder.record_lane(record, lane)
+    (model,) = models(recorder.client, record)
+    assert model.status == "READY"
 
 
 def test_files_that_are_missing_are_stored_again_under_the_same_manifest(

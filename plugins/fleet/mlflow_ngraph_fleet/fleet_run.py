@@ -51,7 +51,7 @@ class FleetRun:
         with connection.talking(uri, "open the run of the fleet", connection.RECORDING):
             from mlflow.tracking.context.registry import resolve_tags
 
-            runs = StudyRuns(client, experiment)
+            runs = StudyRuns(client, uri, experiment)
             target = runs.experiment()
             tags = {
                 **resolve_tags(),

@@ -116,9 +116,9 @@ def _where(frame: pd.DataFrame, servers: dict[str, Server], *, named: bool) -> l
     if not named and len(runs) > 1:
         return []
     where = [(servers[str(uri)].uri, str(run_id)) for uri, run_id in runs.itertuples(index=False)]
-    denied = [(uri, run_id) for uri, run_id in where if files.denied(uri, run_id)]
-    for _, run_id in denied:
-        output.tell(f"note: the report is not logged to run {run_id}: you may only read it")
+    denied = {(uri, run_id): why for uri, run_id in where if (why := files.denied(uri, run_id))}
+    for (_, run_id), why in denied.items():
+        output.tell(f"note: the report is not logged to run {run_id}: {why}")
     return [run for run in where if run not in denied]
 
 

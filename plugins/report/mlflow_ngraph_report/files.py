@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.text import csv_table
-from mlflow_ngraph.tracking import connection, schema, views
+from mlflow_ngraph.tracking import artifact_stores, connection, schema, views
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 from mlflow_ngraph_report import markdown, page, style
 from mlflow_ngraph_report.blocks import Figure, Report
@@ -88,20 +88,20 @@ def write(drawn: Drawn, target: Path) -> list[Path]:
     return list(contents)
 
 
-def denied(tracking_uri: str, run_id: str) -> bool:
-    """True if this user may not write to a run. Asked by writing the run's note as it is."""
+def denied(tracking_uri: str, run_id: str) -> str:
+    """Reason not to write to a run; empty if this user may. Asked by writing the run's note as it is."""
     from mlflow.exceptions import MlflowException
 
     client = connection.connect(tracking_uri)
     with connection.talking(tracking_uri, "log the report", connection.RECORDING):
-        note = client.get_run(run_id).data.tags.get(Tag.NOTE, "")
+        run = client.get_run(run_id)
         try:
-            client.set_tag(run_id, Tag.NOTE, note)
+            client.set_tag(run_id, Tag.NOTE, run.data.tags.get(Tag.NOTE, ""))
         except MlflowException as error:
             if error.get_http_status_code() not in (401, 403):
                 raise
-            return True
-    return False
+            return "you may only read it"
+    return artifact_stores.foreign_host(run.info.artifact_uri, tracking_uri)
 
 
 def log(tracking_uri: str, run_id: str, directory: Path, page: str) -> str:
