@@ -146,6 +146,8 @@ def report(record: StudyRecord, directory: Path, files: dict[str, Path]) -> Iter
 
 def judged(cell: CellRecord, directory: Path, file: Path) -> str:
     """``wrong`` or ``refused``, with both distances from float64."""
+    if not cell.verified["kept"]:
+        return "undecided (it was refused on the timed inputs, which are not kept)"
     with np.load(directory / cell.verified["kept"]) as kept:
         arrays = {name: kept[name] for name in kept.files}
     several = {

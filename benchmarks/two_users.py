@@ -19,7 +19,7 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count, islice
@@ -137,14 +137,14 @@ def _planted_engine(scene: Scene) -> None:
     scene.client.finalize_logged_model(model.model_id, "READY")
 
 
-def _import(scene: Scene, experiment: str | None = "b") -> dict[str, str]:
+def _import(scene: Scene, experiment: str | None = "b") -> Mapping[str, str]:
     return sync_study(scene.directory, tracking_uri=scene.address, experiment=experiment).where
 
 
 _TABLES = count()
 
 
-def _table(**columns: object) -> Callable[[Scene], object]:
+def _table(**columns: Any) -> Callable[[Scene], object]:
     """An import into an experiment of B's whose table has other values; functions are given the scene."""
     experiment = f"b-{next(_TABLES)}"
 
@@ -152,7 +152,9 @@ def _table(**columns: object) -> Callable[[Scene], object]:
         run_id = _import(scene, experiment)["run_id"]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(scene.client.download_artifacts(run_id, Artifact.RESULTS, folder))
-            changed = {name: value(scene) if callable(value) else value for name, value in columns.items()}
+            changed: dict[str, Any] = {
+                name: value(scene) if callable(value) else value for name, value in columns.items()
+            }
             frame = pd.read_parquet(path).assign(**changed)
             frame.to_parquet(path)
             scene.client.log_artifact(run_id, str(path))
@@ -299,7 +301,7 @@ def _course(
     acts: list[Callable[[Scene], object]], scene: Scene, directory: Path, user: User, alone: dict[str, Any]
 ) -> Iterator[str]:
     """B acts, A records; B acts again, A asks and records once more."""
-    runs = set()
+    runs: set[str] = set()
     for experiment in (scene.name, None):
         for act in acts:
             with _user("b"), suppress(MlflowException, NGraphError, requests.RequestException):

@@ -176,18 +176,24 @@ def judged(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
     return found
 
 
-def beyond(found: Rounding, allowed: Rounding) -> str | None:
+def beyond(found: Rounding, allowed: Rounding, *, truth: bool = True) -> str | None:
     """Reason why rounding does not explain an error, or None.
 
     One number of a weight that is off by a hundredth shows in the largest error; a step of quantisation that is off
     everywhere shows in the typical one, however far rounding may take a single number.
+
+    Parameters
+    ----------
+    truth : bool
+        ``found`` is the distance from double precision; else that from the model, which is off by an error of its own.
     """
+    finest = _FINEST if truth else 2 * _FINEST
     # What falls to one side of a tie, and how often, differs between correct engines.
     if found.integers > 2 * allowed.integers:
         return f"{100 * found.integers:.3g} % of the integer outputs differ"
     for error, known in ((found.largest, allowed.largest), (found.typical, allowed.typical)):
         # Written so that NaN fails.
-        if not error <= max(_FINEST, ROUNDINGS * known):
+        if not error <= max(finest, ROUNDINGS * known):
             times = error / max(known, UNIT_ROUNDOFF["fp32"])
             return f"relative error {error:.1e} is {times:.0f} times what rounding does to the model itself"
     return None
@@ -222,12 +228,11 @@ class Judgement:
 
 
 def judge(
-    ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any], allowed: Rounding | None, precision: str
+    ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any] | None, allowed: Rounding | None, precision: str
 ) -> Judgement | None:
     """Judge an engine's output; None where it cannot be told, as `tells` decides.
 
-    ``native`` is the model's own output, and ``truth`` that in double precision, or the model's own where there is
-    none. ``allowed`` is the effect of rounding on it. Raises `IncomparableError` for another shape or element type.
+    ``native`` is the model's own output, and ``truth`` that in double precision, None where it is unknown. ``allowed`` is the effect of rounding on it. Raises `IncomparableError` for another shape or element type.
 
     Raises
     ------
@@ -238,10 +243,11 @@ def judge(
         compare([ours], [native])  # says what differs
     if allowed is None or not tells(allowed, native, precision):
         return None
-    error = errors(ours, truth, native)
-    told = judged(truth, native)
+    wanted = native if truth is None else truth
+    error = errors(ours, wanted, native)
+    told = judged(wanted, native)
     near = compare([ours], [native]) if told.all() else compare([ours[told]], [native[told]])
-    fine = beyond(error, allowed)
+    fine = beyond(error, allowed, truth=truth is not None)
     if fine and precision != "fp32":
         # What is as near to the truth as the model itself in fp32 is right at any precision.
         fine = problem(near, precision)

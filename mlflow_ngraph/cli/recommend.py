@@ -142,7 +142,7 @@ def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int) -> Ite
     for answer in about["answers"]:
         yield Cell(answer["said"], tone="heading" if answer["decided"] else "warning")
     columns = _columns(about)
-    pairs: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    pairs: dict[tuple[Any, Any], list[dict[Any, Any]]] = {}
     for row in table.to_dict("records"):
         pairs.setdefault((row["workload"], row["device"]), []).append(row)
     for inside in pairs.values():

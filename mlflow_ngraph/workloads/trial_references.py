@@ -185,7 +185,7 @@ def collect(
         trials.exact.append(exact)
         trials.variation = _further(trials.variation, outputs, reference)
     trials.call_s = statistics.median(calls) if calls else 0.0
-    trials.trials = _at_least_typical(trials.trials)
+    trials.example, *trials.trials = _at_least_typical([trials.example, *trials.trials])
     return trials
 
 
