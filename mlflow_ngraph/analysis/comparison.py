@@ -230,7 +230,7 @@ class Comparison(CellColumns):
     @cached_property
     def _alone(self) -> Mask:
         """Mark cells without an interval, of a metric that has them."""
-        if self.metric.name not in METRICS or METRICS[self.metric.name].interval == "none":
+        if self.metric.interval == "none":
             return np.zeros(len(self.frame), bool)
         return ~self.figures.known
 
@@ -363,7 +363,7 @@ class Comparison(CellColumns):
         """
         ratios = self.ratios(places, np.full(len(places), answer))
         near = self.could_beat(ratios)
-        if self.metric.name in METRICS and METRICS[self.metric.name].interval != "none":
+        if self.metric.interval != "none":
             near |= ~ratios.known & self.better_than(self.numbers[places], answer)
         near &= places != answer
         if near.any():

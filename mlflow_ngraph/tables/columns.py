@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from mlflow_ngraph.expressions import Expression
 from mlflow_ngraph.metrics import (
     BASELINE_COLUMN,
     CELL_METRICS,
@@ -20,6 +21,7 @@ from mlflow_ngraph.metrics import (
     TABLE,
     TEXT_COLUMNS,
     TIME_COLUMNS,
+    Interval,
     Metric,
 )
 
@@ -82,5 +84,16 @@ def metrics_of(frame: pd.DataFrame) -> dict[str, Metric]:
         declared: dict[str, dict[str, Any]] = json.loads(text)
         for name, said in declared.items():
             if name in frame.columns:
-                metrics[name] = Metric(name, said["unit"], said["better"], said["expression"])
+                metrics[name] = _declared(name, said)
     return metrics
+
+
+def _declared(name: str, said: dict[str, Any]) -> Metric:
+    """A metric of a study's own; of a single measured figure it has an interval where that has one."""
+    try:
+        operands = Expression(said["expression"]).names
+    except ValueError:  # written by a later release
+        operands = frozenset[str]()
+    estimated = [CELL_METRICS[operand].estimated for operand in operands if operand in CELL_METRICS]
+    interval: Interval = "own" if estimated == [True] else "none"
+    return Metric(name, said["unit"], said["better"], said["expression"], interval)

@@ -128,3 +128,13 @@ def test_they_are_compared_and_recommended_like_others(record: StudyRecord) -> N
     assert best.loc[best["best"], "compiler_label"].tolist() == ["openvino"]
     rows = frame[frame["throughput"].notna()].reset_index(drop=True)
     assert significance.figures(rows, "tcr").error == pytest.approx(significance.figures(rows, "throughput").error)
+
+
+def test_nothing_is_recommended_where_the_figure_in_the_formula_has_no_interval(record: StudyRecord) -> None:
+    frame = table_of(record)
+    unknown = frame.assign(**{name: float("nan") for name in frame if name.startswith(("tcr_", "throughput_ci"))})
+    found = recommend(unknown, objective="tcr", workloads=["resnet18"])
+    assert not found.table["best"].any()
+    assert "which has no interval" in found.about["answers"][0]["said"]
+    # Of several figures there is none anyway, and they are compared as they stand.
+    assert recommend(unknown, objective="per_percent", workloads=["resnet18"]).table["best"].any()
