@@ -14,7 +14,7 @@ _HERE = "mlflow_ngraph.workloads"
 PAPER = "paper"
 """Stands for a name of the paper, such as ``paper:resnet18``; never part of a canonical reference."""
 _FILES = {".onnx": "onnx:{path}", ".pt2": "pt2:{path}", ".py": "torch:{stem}:FUNCTION, with its inputs in a study file"}
-"""What to write for a file, by its suffix."""
+"""References to files, by suffix."""
 
 WORKLOADS: Registry[Workload] = Registry(
     "workload scheme",
