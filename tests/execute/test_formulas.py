@@ -132,7 +132,8 @@ def test_they_are_compared_and_recommended_like_others(record: StudyRecord) -> N
 
 def test_nothing_is_recommended_where_the_figure_in_the_formula_has_no_interval(record: StudyRecord) -> None:
     frame = table_of(record)
-    unknown = frame.assign(**{name: float("nan") for name in frame if name.startswith(("tcr_", "throughput_ci"))})
+    lost = [name for name in map(str, frame.columns) if name.startswith(("tcr_", "throughput_ci"))]
+    unknown = frame.assign(**dict.fromkeys(lost, float("nan")))
     found = recommend(unknown, objective="tcr", workloads=["resnet18"])
     assert not found.table["best"].any()
     assert "which has no interval" in found.about["answers"][0]["said"]

@@ -27,7 +27,9 @@ def test_one_small_element_is_judged_where_the_truth_is_known(small: int, *, tru
     engine[:, 0] *= np.float32(1 + 1e-4)
     trial = Trial(0, "normal", (ALLOWED,), ((ALLOWED,),))
     engine_of_no_use: Any = None
-    judge = Judge(Verification(), engine_of_no_use, "fp32", Path(), [np.repeat(np.int8([1, 0]), [small, WIDE - small])])
+    judge = Judge(
+        Verification(), engine_of_no_use, "fp32", Path(), [np.repeat(np.array([1, 0], np.int8), [small, WIDE - small])]
+    )
     problem = judge.problem(trial, [engine], [model], [model.astype(np.float64)] if truth else None)
     assert bool(problem) == refused
 
