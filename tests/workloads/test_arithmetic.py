@@ -352,3 +352,23 @@ def test_disturbances_are_drawn_again_before_double_precision_is_doubted() -> No
     assert not trial.unchecked
     assert trial.rounding[0] is not None
     assert not trial.rounding[0].tells
+
+
+class Branching(nn.Module):
+    """Computes a branch in a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda y: y * 2.0, lambda y: y - 1.0, (self.linear(x),))
+
+
+def test_a_model_that_cannot_be_disturbed_still_runs_afterwards() -> None:
+    baseline, given = ModuleBaseline(Branching().eval()), np.ones((2, 4), np.float32)
+    (before,) = baseline.run([given])
+    with pytest.raises(NotImplementedError, match="cond"):
+        baseline.exact([given])
+    (after,) = baseline.run([given])
+    np.testing.assert_array_equal(before, after)
