@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def script(page: Path, folder: Path) -> Iterator[str]:
             yield f"{shlex.quote(sys.executable)} - <<'END'\n{body}END"
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorials ask servers with curl")
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("pages", [["first-answer", "serve-the-champion"], ["three-phases"]], ids=" ".join)
