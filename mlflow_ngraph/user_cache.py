@@ -16,23 +16,24 @@ def directory(name: str) -> Path:
 
 def made(name: str) -> Path:
     """The same, made if it is not there."""
-    place = directory(name)
-    _root().mkdir(mode=0o700, parents=True, exist_ok=True)  # results are kept here
-    place.mkdir(exist_ok=True)
-    return place
+    return _made(directory(name))
 
 
 def keep(place: Path, content: bytes | memoryview) -> None:
     """Write a file atomically. A full or read-only disk only makes the next time slower."""
     with suppress(OSError):
-        _root().mkdir(mode=0o700, parents=True, exist_ok=True)  # results are kept here
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f".{uuid4().hex}")
+        partial = _made(place.parent) / f".{uuid4().hex}"
         try:
             partial.write_bytes(content)
             partial.replace(place)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _made(place: Path) -> Path:
+    _root().mkdir(mode=0o700, parents=True, exist_ok=True)  # results are kept here
+    place.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 def _root() -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
@@ -15,6 +14,7 @@ import yaml
 from mlflow_ngraph.compilers.base import Target
 from mlflow_ngraph.study import parse
 from mlflow_ngraph_testing.fake import Behaviour, FakeCompiler, FakeFlags
+from tests.support.scripts import loaded
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,13 +33,7 @@ def blocks(info: str) -> list[str]:
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
     """The adapter's module, which imports nothing of IREE by itself."""
-    spec = spec_from_file_location("iree_example", IREE / "mlflow_ngraph_iree/compiler.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return loaded(IREE / "mlflow_ngraph_iree/compiler.py", "iree_example")
 
 
 def test_the_adapter_is_short() -> None:

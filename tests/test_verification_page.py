@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import shutil
@@ -17,6 +16,7 @@ import pytest
 from benchmarks.support import records
 from benchmarks.support.records import Record
 from mlflow_ngraph.cli.app import cli
+from tests.support.scripts import loaded
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verification.md"
@@ -29,12 +29,7 @@ FIGURE = re.compile(r"\d[\d.,]*\s?(?:%|times\b|(?:ns|ms|s|min|MB|GB)\b)")
 def renderer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, whose neighbours are found where it lies."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    spec = importlib.util.spec_from_file_location("render_records", ROOT / "benchmarks" / "render_records.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "benchmarks" / "render_records.py")
 
 
 @pytest.fixture

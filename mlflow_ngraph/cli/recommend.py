@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -18,6 +17,7 @@ from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import NO_GOOD_ANSWER, TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, metric_title
 from mlflow_ngraph.objectives import BOUNDS, Limit
+from mlflow_ngraph.tables import remarks
 from mlflow_ngraph.tables.sheet import Cell, Column, Part, Sheet, faint, number
 from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, counted, csv_table, json_records, missing, plain, rounded
 
@@ -28,8 +28,6 @@ FORMATS = ("table", "markdown", "csv", "json")
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
-_APART = 1.5
-"""Ratio from which a cost and the figures beside it are reported as different."""
 _CONTRADICTED = "costs follow from shared rounds, which differ so much that they contradict the figures of all calls"
 
 
@@ -198,19 +196,15 @@ def _apart(row: dict[str, Any], best: dict[str, Any], about: dict[str, Any]) -> 
     if about["fleet"] or missing(row["loss"]) or not min(row["value"], best["value"]) > 0:
         return False
     kept = 1 + row["loss"] if about["better"] == "lower" else 1 - row["loss"]
-    return kept > 0 and abs(math.log(row["value"] / best["value"] / kept)) > math.log(_APART)
+    return kept > 0 and remarks.apart(row["value"] / best["value"] / kept)
 
 
 def _precision(row: dict[str, Any]) -> str:
-    from mlflow_ngraph.tables.remarks import precisions
-
     in_force = row["precision_in_force"]
-    return precisions(str(row["precision"]), None if missing(in_force) else str(in_force))
+    return remarks.precisions(str(row["precision"]), None if missing(in_force) else str(in_force))
 
 
 def _notes(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
-    from mlflow_ngraph.tables.remarks import environment_warning
-
     limits = f", with {', '.join(about['limits'])}" if about["limits"] else ""
     yield f"objective: {about['objective']} ({about['metric']}, {about['better']} is better){limits}"
     if about["baseline"]:
@@ -225,7 +219,7 @@ def _notes(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
     if len(noisy):
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {noisy.value_counts().index[0]}"
     for setting in table["variables"].dropna().unique():
-        yield environment_warning(setting)
+        yield remarks.environment_warning(setting)
     yield from _without_interval(table)
     if bool(table["tied"].any()):
         yield "≈ cannot be told from the best (*): see docs/explanation/comparing.md"

@@ -7,6 +7,13 @@ from typing import Any
 
 from mlflow_ngraph.text import counted
 
+_APART = 1.5
+
+
+def apart(ratio: float) -> bool:
+    """True if two figures that should be one, with this ratio, are reported as different."""
+    return not 1 / _APART <= ratio <= _APART
+
 
 def precisions(asked: str, in_force: str | None) -> str:
     """Effective precision, followed by the requested one where they differ."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.devices.registry import misfit
 from mlflow_ngraph.metrics import EAGER, METRICS, TOUCHED, metric_title
-from mlflow_ngraph.tables.remarks import environment_warning, fallback_nodes, fallback_note, precisions
+from mlflow_ngraph.tables.remarks import apart, environment_warning, fallback_nodes, fallback_note, precisions
 from mlflow_ngraph.tables.sheet import Cell, Sheet, Tone, number
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, decimals, rounded
 from mlflow_ngraph.verdicts import Verdict
@@ -27,8 +27,6 @@ _OF_LANE = {
     "speedup": "speed-up",
     "parity_cosine": "cosine",
 }
-_APART = 1.5
-"""Ratio from which the median and the mean time per call are reported as different."""
 _ROUNDS_APART = "its rounds differ so much that p50, the median of all calls, contradicts samples/s and speed-up, which are means over rounds"
 
 
@@ -83,8 +81,7 @@ class SummaryRow:
         """Rounds differ so much that the median call and the throughput imply different times."""
         if not self.throughput or not self.latency_p50_ms:
             return False
-        ratio = self.latency_p50_ms * self.throughput / (1e3 * self.batch)
-        return not 1 / _APART <= ratio <= _APART
+        return apart(self.latency_p50_ms * self.throughput / (1e3 * self.batch))
 
     @property
     def compile_text(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -11,18 +10,14 @@ import pytest
 from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph_testing.first_contact.finding import Finding
 from mlflow_ngraph_testing.first_contact.report import Report
+from tests.support.scripts import loaded
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("record_contact", ROOT / "benchmarks" / "record_contact.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "benchmarks" / "record_contact.py")
 
 
 def report(device: str, smoke: Finding) -> Report:
