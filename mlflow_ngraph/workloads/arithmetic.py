@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -93,6 +94,8 @@ def plain_operations(*, recurrent: bool) -> Iterator[None]:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        # PyTorch compiles torch.cond and its kin in eager execution too, and does not within a mode.
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
         if recurrent:
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         yield
@@ -103,7 +106,34 @@ def is_recurrent(module: torch.nn.Module) -> bool:
     return any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
 
 
-class Wide(TorchDispatchMode):  # type: ignore[misc]
+class Intercepting(TorchDispatchMode):  # type: ignore[misc]
+    """Pass every operation within the block to ``computed``, those of the branches and loops of a graph too."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(function, HigherOrderOperator):
+            args, kwargs = tree_map(self._entered, (args, kwargs or {}))
+            return function(*args, **kwargs)
+        return self.computed(function, args, kwargs or {})
+
+    def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Result of an operation, in this mode's arithmetic."""
+        raise NotImplementedError
+
+    def _entered(self, value: Any) -> Any:
+        """A function of a graph that runs within this mode, which is left while ``__torch_dispatch__`` runs."""
+        if not callable(value):
+            return value
+
+        def entered(*args: Any) -> Any:
+            with self:
+                return value(*args)
+
+        return entered
+
+
+class Wide(Intercepting):
     """Compute in double precision within the block, also operations that the model itself rounds.
 
     Tensors of a narrower type are never written to: an in-place operation changes a wide copy, which replaces its
@@ -124,8 +154,8 @@ class Wide(TorchDispatchMode):  # type: ignore[misc]
         self._calls.__exit__(*error)
         super().__exit__(*error)
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(self.widened, (args, kwargs or {}))
+    def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = tree_map(self.widened, (args, kwargs))
         return function(*args, **kwargs)
 
     def widened(self, value: Any) -> Any:
@@ -158,7 +188,7 @@ _ABOUT = frozenset((torch.Tensor.__repr__, torch.Tensor.data_ptr, torch.Tensor.u
 """Functions that query a tensor's metadata."""
 
 
-class Disturbed(TorchDispatchMode):  # type: ignore[misc]
+class Disturbed(Intercepting):
     """Disturb the result of every operation within the block by a few roundings of its own type.
 
     With ``coherent`` every channel has one factor for all places and samples, as when all run through the same kernel;
@@ -174,8 +204,7 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         self.orders = 0
         """Operations that say where a number is."""
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.steps += _has_ends(function)
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
@@ -223,7 +252,7 @@ class Disturbed(TorchDispatchMode):  # type: ignore[misc]
         return drawn.to(tensor.dtype) * (TIMES * _ROUND_OFF[tensor.dtype])
 
 
-class AcrossSteps(TorchDispatchMode):  # type: ignore[misc]
+class AcrossSteps(Intercepting):
     """Move values near the end of a rounding step to its other side within the block.
 
     ``only`` restricts it to some of the operations with such steps, counted from 0.
@@ -236,8 +265,7 @@ class AcrossSteps(TorchDispatchMode):  # type: ignore[misc]
         self.beside: list[int] = []
         """The operations in which something lay beside an end."""
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _has_ends(function):
             step = partial(function, **kwargs) if kwargs else function
             moved = _across(step, *args)

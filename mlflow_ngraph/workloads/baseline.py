@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +101,7 @@ class ModuleBaseline:
         from mlflow_ngraph.workloads.arithmetic import is_recurrent, plain_operations
         from mlflow_ngraph.workloads.calling import arrays, tensors
 
-        with torch.no_grad(), plain_operations(recurrent=is_recurrent(self.module)), _compiler_reset_on_error():
+        with torch.no_grad(), plain_operations(recurrent=is_recurrent(self.module)):
             given = tensors(inputs)
             if changed is not None:
                 try:
@@ -230,17 +228,6 @@ def output_specs(
         TensorSpec(name, first.dtype.name, _shape(first.shape, last.shape))
         for name, first, last in zip(names, runs[0], runs[-1], strict=True)
     )
-
-
-@contextmanager
-def _compiler_reset_on_error() -> Iterator[None]:
-    """Have PyTorch's compiler forget a failure: what ``torch.cond`` compiles fails ever after where it failed within a mode."""
-    try:
-        yield
-    except Exception:
-        if "torch._dynamo" in sys.modules:
-            sys.modules["torch._dynamo"].reset()
-        raise
 
 
 def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArray[Any]:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch._decomp import decomposition_table
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from mlflow_ngraph.workloads.arithmetic import PRODUCTS, product_terms
+from mlflow_ngraph.workloads.arithmetic import PRODUCTS, Intercepting, product_terms
 
 _ATEN = torch.ops.aten
 _SUMS = (_ATEN.sum.dim_IntList, _ATEN.sum.default, _ATEN.mean.dim, _ATEN.mean.default)
@@ -26,11 +25,10 @@ _MOST_TERMS = 2**24
 """Terms that are added one by one, at most: more would take too long."""
 
 
-class Naive(TorchDispatchMode):  # type: ignore[misc]
+class Naive(Intercepting):
     """Sum term by term within the block, in the precision of the terms."""
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = function(*args, **kwargs)
         if function in PRODUCTS:
             return self._product(function, args, result)

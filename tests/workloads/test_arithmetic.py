@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
 from mlflow_ngraph import parity
 from mlflow_ngraph.workloads.arithmetic import AcrossSteps, Disturbed, Wide
@@ -355,20 +356,39 @@ def test_disturbances_are_drawn_again_before_double_precision_is_doubted() -> No
 
 
 class Branching(nn.Module):
-    """Computes a branch in a graph."""
+    """Computes one of two branches of a graph."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(4, 4)
+        self.linear = nn.Linear(100, 4)
 
     def forward(self, x: torch.Tensor) -> Any:
-        return torch.cond(x.sum() > 0, lambda y: y * 2.0, lambda y: y - 1.0, (self.linear(x),))
+        with torch.no_grad():
+            linear = self.linear(x)
+        return torch.cond(x.sum() > 0, lambda y: y.exp() * 2.0, lambda y: y - 1.0, (linear,))
 
 
-def test_a_model_that_cannot_be_disturbed_still_runs_afterwards() -> None:
-    baseline, given = ModuleBaseline(Branching().eval()), np.ones((2, 4), np.float32)
-    (before,) = baseline.run([given])
-    with pytest.raises(NotImplementedError, match="cond"):
-        baseline.exact([given])
-    (after,) = baseline.run([given])
-    np.testing.assert_array_equal(before, after)
+@pytest.mark.parametrize("exported", [False, True])
+def test_branches_of_a_graph_are_computed_in_other_arithmetic(exported: bool) -> None:
+    module, x = Branching().eval(), torch.rand(2, 100)
+    linear = module.linear
+    wide = nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double()).exp() * 2.0
+    baseline = ModuleBaseline(torch.export.export(module, (x,)).module() if exported else module)
+    given = [x.numpy()]
+    (before,) = baseline.run(given)
+    (exact,) = baseline.exact(given)
+    np.testing.assert_allclose(exact, wide.detach().numpy(), rtol=1e-14)
+    others = [outputs[0] for _, outputs in baseline.disturbances(given, 0)]
+    assert all((other != before).any() for other in others)
+    np.testing.assert_allclose(others, np.stack([exact] * len(others)), rtol=1e-4)
+    np.testing.assert_array_equal(baseline.run(given)[0], before)
+
+
+def test_loops_of_a_graph_are_computed_in_other_arithmetic() -> None:
+    class Looping(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return while_loop(lambda n, y: n < 3, lambda n, y: (n + 1, y.exp()), (torch.tensor(0), x))[1]
+
+    x = torch.rand(2, 3)
+    (exact,) = ModuleBaseline(Looping()).exact([x.numpy()])
+    np.testing.assert_allclose(exact, x.double().exp().exp().exp().numpy(), rtol=1e-14)
