@@ -319,6 +319,10 @@ _PLAIN = (
     (r"too many 5\d\d", "it answers with errors of its own (5xx): try again, or look into its log"),
     (r"\b401\b|not authenticated", "it wants MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
     (
+        r"\b403\b|PERMISSION_DENIED",
+        "this login may not do that there: ask the owner of the experiment for the permission, or give --experiment NAME of your own",
+    ),
+    (
         r"Expecting value|not in a valid JSON|<html",
         "it does not answer as MLflow does: a proxy or a page to log in may be between",
     ),

@@ -124,6 +124,11 @@ def test_a_server_that_is_not_well() -> None:
     assert message.endswith("it answers with errors of its own (5xx): try again, or look into its log")
 
 
+def test_what_a_login_may_not_do_says_what_it_may() -> None:
+    answer = RuntimeError("API request to endpoint /api/2.0/mlflow/runs/create failed with error code 403 != 200.")
+    assert "--experiment NAME" in connection.one_line(answer)
+
+
 @pytest.mark.usefixtures("clean_environment")
 def test_a_password_with_an_at_sign_is_not_told() -> None:
     message = refusal(f"http://admin:adm@inSEKRET@127.0.0.1:{free_port()}?token=SEKRET2")
