@@ -58,7 +58,7 @@ function cell(one, told) {
   if (one === undefined) return element("td", { class: "none" }, "");
   if (one.value === undefined) return element("td", { class: "none", title: one.reason }, one.verdict);
   const shown = element("td", { title: interval(one.low, one.high) || null }, unsteady(one), `${figure(one.value)}×`);
-  if (one.tied) shown.append(element("span", { class: "tied", title: "cannot be told from 1" }, " ≈"));
+  if (one.tied && one.compiler_label !== told.baseline) shown.append(element("span", { class: "tied", title: "cannot be told from 1" }, " ≈"));
   if (one.verdict !== "ok") shown.append(element("small", {}, ` ${one.verdict}`));
   const better = told.better === "lower" ? 1 / one.value : one.value;
   if (told.better !== "neither") {

@@ -22,7 +22,7 @@ const COLUMNS = [
 /** @param {(sort: string) => void} sorted gets the column that a person sorts by, with a minus where it falls */
 export function show(target, told, state, sorted) {
   const ratios = new Map(told.ratios.map((one) => [place(one), one]));
-  const rows = told.table.map((row) => ({ ...row, ratio: ratios.get(place(row))?.value ?? null, mark: row.best ? 2 : row.tied ? 1 : 0 }));
+  const rows = told.table.map((row) => ({ ...row, over: ratios.get(place(row)), ratio: ratios.get(place(row))?.value ?? null, mark: row.best ? 2 : row.tied ? 1 : 0 }));
   if (!rows.length) {
     fill(target, element("p", { class: "faint" }, `No cell of batch size ${told.batch} that fits has ${told.metric}.`));
     return;
@@ -70,7 +70,7 @@ function cell(row, column, told) {
     shown.append(unsteady(row), figure(row.value));
     if (row.verdict !== "ok") shown.append(element("small", { class: "verdict" }, row.verdict));
   } else if (column.key === "interval") shown.append(interval(row.low, row.high));
-  else if (column.key === "ratio") shown.append(row.ratio === null ? "" : `${figure(row.ratio)}×`);
+  else if (column.key === "ratio") shown.append(...(row.ratio === null ? [""] : [unsteady(row.over), `${figure(row.ratio)}×`]));
   else if (column.key === "mark") shown.append(row.best ? "★" : row.tied ? "≈" : "");
   else if (column.key === "precision") shown.append(precision(row));
   else if (column.key === "threads") shown.append(threads(row));
