@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from support import records
 from support.answers import answer
 from support.hostile import SHADOWS, Hostile, generated, seal
 from support.server import QUIET
@@ -42,9 +43,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="print every answer")
+    records.add_option(parser)
     options = parser.parse_args()
     os.environ.update(QUIET)
-    tried, refused, wrong = Counter[str](), Counter[str](), 0
+    tried, refused, wrong, programs = Counter[str](), Counter[str](), 0, 0
     with tempfile.TemporaryDirectory(prefix="ngraph-hostile-") as place:
         bench = _Bench(Path(place))
         rng = random.Random(options.seed)
@@ -58,6 +60,7 @@ def main() -> int:
                 if found.kind == "defect":
                     problem = found.said
                 if ran := bench.ran():
+                    programs += 1
                     problem = f"it ran ({ran}), and was {found.kind}: {found.said}"
                 wrong += bool(problem)
                 if problem or options.verbose:
@@ -67,6 +70,13 @@ def main() -> int:
         print(f"{door}: {refused[door]} of {count} refused in one line")
     print(
         f"{len(corpus)} packages, {tried.total()} tries: {wrong} wrong; nothing ran" if not wrong else f"{wrong} wrong"
+    )
+    of = f"of {tried.total()} tries"
+    records.keep(
+        options,
+        "hostile_packages",
+        records.at_most("ran before consent", programs, 0, of, f"{len(corpus)} packages"),
+        records.at_most("answered otherwise than they should be", wrong, 0, of),
     )
     return 2 if len(corpus) < options.count else int(bool(wrong))
 

@@ -27,7 +27,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support import chunks
+from support import chunks, records
 from support.definition import widened
 from support.graph_verdicts import Said, prepared, said
 from support.low_precision_onnx import BATCH, FAULTS, KINDS, faulty, in_turn, low_precision_graph
@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=25, help="graphs of each fault")
     parser.add_argument("--compilers", default=",".join(COMPILERS))
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    records.add_option(parser)
     options = parser.parse_args()
     if options.child:
         chunks.serve(lambda item: graph(item, options.compilers.split(",")))
@@ -71,7 +72,17 @@ def main() -> int:
                 print(f"{item} {compiler}: {word}: {reason}", flush=True)
     for (kind, compiler, word), count in sorted(counts.items()):
         print(f"{kind} | {compiler} | {word}: {count}")
-    return int(any(word in ("refused", "not found", "broke") for _, _, word in counts))
+    total = Counter[str]()
+    for (_, _, word), count in counts.items():
+        total[word] += count
+    planted = total["found"] + total["not found"]
+    records.keep(
+        options,
+        "low_precision_graphs",
+        records.at_most("right engines refused", total["refused"], 0, f"of {sum(total.values()) - planted}"),
+        records.at_least("planted faults found", total["found"], planted, f"of {planted}"),
+    )
+    return int(any(total[word] for word in ("refused", "not found", "broke")))
 
 
 def graph(item: str, compilers: Sequence[str]) -> dict[str, Any]:

@@ -21,7 +21,9 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from support import records
 from support.load import bursts
+from support.records import Result
 
 from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.execute import replay
@@ -34,6 +36,7 @@ WORKLOADS = "timm:resnet18,timm:mobilenetv3_small_100,timm:deit_tiny_patch16_224
 COMPILERS = "identity,torchscript,torch-compile,onnxruntime,openvino"
 RIGHT, OFF = 1.03, 1.10
 WRONG_SHARE = 0.05
+MAY_BE_UNDECIDED = 2
 SHORTEST_S, LONGEST_S, SHARE = 0.1, 3.0, 1 / 3
 CONDITIONS = ("as it is", "beside bursts")
 
@@ -61,6 +64,7 @@ def main() -> int:
     parser.add_argument("--compilers", default=COMPILERS)
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a directory in which everything stays")
+    records.add_option(parser)
     options = parser.parse_args()
     asked = {"compilers": options.compilers.split(","), "batch_sizes": [options.batch_size]}
     workloads = options.workloads.split(",")
@@ -81,6 +85,17 @@ def main() -> int:
             decisions.append(decision)
             print(f"{number + 1}: {_told(decision, truth)}", flush=True)
     missed = [_missed(condition, decisions, truth) for condition in CONDITIONS]
+    off = [behind(decision, truth) for decision in decisions]
+    of, undecided = f"of {len(off)}", sum(not decision.decided for decision in decisions)
+    right = sum(times <= RIGHT for times in off)
+    records.keep(
+        options,
+        "right_decisions",
+        records.at_least("named nothing more than 3 % behind the best", right, len(off), of),
+        records.at_most("furthest behind the best", round(100 * (max(off) - 1), 1), 100 * (OFF - 1), "%"),
+        records.at_most("undecided", undecided, MAY_BE_UNDECIDED, of),
+        Result(name="timed by a study", value=round(sum(one.timed_s for one in decisions) / len(off), 1), unit="s"),
+    )
     return int(any(missed))
 
 

@@ -28,7 +28,9 @@ from pathlib import Path
 import numpy as np
 import requests
 from scipy import stats
+from support import records
 from support.asking import Asked, ask, post
+from support.records import Result
 from support.server import free_port
 
 from mlflow_ngraph import load_model
@@ -47,6 +49,7 @@ def main() -> int:
     parser.add_argument("--clients", default="1,16,64")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
+    records.add_option(parser)
     options = parser.parse_args()
     clients = [int(count) for count in options.clients.split(",")]
     rng = np.random.default_rng(0)
@@ -81,10 +84,13 @@ def main() -> int:
                 if not found[name][-1].taken:
                     raise SystemExit(f"{name}: no answer in {options.seconds:g} s; take longer with --seconds")
             turns = dict(reversed(turns.items()))
-    return 0 if _judged(found, clients) else 1
+    results = list(_judged(found, clients))
+    print("ok" if all(result.met for result in results) else "NOT ok")
+    records.keep(options, "served_outside", *results)
+    return 0 if all(result.met for result in results) else 1
 
 
-def _judged(found: dict[str, list[Asked]], clients: list[int]) -> bool:
+def _judged(found: dict[str, list[Asked]], clients: list[int]) -> Iterator[Result]:
     print(f"{'':>10} {'answers/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'refused':>8} {'lost':>5}   medians of rounds")
     for name, rounds in found.items():
         throughput = float(np.median([one.throughput for one in rounds]))
@@ -95,30 +101,35 @@ def _judged(found: dict[str, list[Asked]], clients: list[int]) -> bool:
         np.median([kept.ms(50) - bare.ms(50) for kept, bare in zip(found["kept"], found["engine"], strict=True)])
     )
     print(f"kept connection over the bare engine, p50: {over:.3f} ms")
-    good = over <= MOST_OVER_ENGINE_MS and not any(one.lost for rounds in found.values() for one in rounds)
+    yield records.at_most("above the bare engine", round(over, 3), MOST_OVER_ENGINE_MS, "ms")
+    yield records.at_most("requests lost", sum(one.lost for rounds in found.values() for one in rounds), 0)
     for percentile in (50, 99):
-        ratio = _ratio(
-            f"kept/new p{percentile}",
-            [one.ms(percentile) for one in found["kept"]],
-            [one.ms(percentile) for one in found["new"]],
+        kept, new = ([one.ms(percentile) for one in found[name]] for name in ("kept", "new"))
+        value, interval = _ratio(f"kept/new p{percentile}", kept, new)
+        result = records.at_most(
+            f"p{percentile} over a kept connection", value, MOST_OVER_NEW, "times that of a new one"
         )
-        good &= ratio <= MOST_OVER_NEW
+        yield result.model_copy(update={"interval": interval})
     for count in clients:
         ours, theirs = found[f"ours {count}"], found[f"MLflow {count}"]
-        label = f"ours/MLflow, {count} clients"
-        good &= _ratio(f"{label}, answers/s", [one.throughput for one in ours], [one.throughput for one in theirs]) > 1
-        good &= _ratio(f"{label}, p99", [one.ms(99) for one in ours], [one.ms(99) for one in theirs]) < 1
-    print("ok" if good else "NOT ok")
-    return good
+        label = f"{count} client{'s' if count > 1 else ''}"
+        value, interval = _ratio(
+            f"answers a second, {label}", [one.throughput for one in ours], [one.throughput for one in theirs]
+        )
+        result = records.at_least(f"answers a second, {label}", value, 1, "times MLflow's")
+        yield result.model_copy(update={"interval": interval})
+        value, interval = _ratio(f"p99, {label}", [one.ms(99) for one in ours], [one.ms(99) for one in theirs])
+        yield records.at_most(f"p99, {label}", value, 1, "times MLflow's").model_copy(update={"interval": interval})
 
 
-def _ratio(label: str, above: list[float], below: list[float]) -> float:
-    """Print the mean ratio of rounds with its interval."""
+def _ratio(label: str, above: list[float], below: list[float]) -> tuple[float, tuple[float, float] | None]:
+    """Print the mean ratio of rounds, and its interval where there are two rounds."""
     logs = np.log(np.array(above) / np.array(below))
     mean, spread = float(logs.mean()), float(stats.sem(logs)) if len(logs) > 1 else float("nan")
     half = float(stats.t.ppf(0.975, len(logs) - 1)) * spread if len(logs) > 1 else float("nan")
-    print(f"{label}: {np.exp(mean):.3f} [{np.exp(mean - half):.3f}, {np.exp(mean + half):.3f}]")
-    return float(np.exp(mean))
+    ratio, low, high = (round(float(np.exp(value)), 3) for value in (mean, mean - half, mean + half))
+    print(f"{label}: {ratio} [{low}, {high}]")
+    return ratio, (low, high) if len(logs) > 1 else None
 
 
 def _bare(call: object, seconds: float) -> Asked:

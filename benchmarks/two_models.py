@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import records
 from support.server import QUIET
 
 REF = "torch:net:lin"
@@ -221,6 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--interleavings", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so many")
+    records.add_option(parser)
     options = parser.parse_args()
     os.environ.update(QUIET)
     from mlflow import MlflowClient
@@ -256,6 +258,14 @@ def main() -> int:
             shutil.rmtree(place / f"lab-{seed}")
             print(f"{done} interleavings, {len(wrong)} wrong", *lab.wrong, file=sys.stderr, sep="\n  ", flush=True)
     print(json.dumps({"interleavings": done, "answers": dict(sorted(told.items())), "wrong": wrong}, indent=2))
+    fine = done - len({text.partition(":")[0] for text in wrong})
+    about = "interleavings without a wrong pull or a merged row"
+    records.keep(
+        options,
+        "two_models",
+        records.at_least(about, fine, done, f"of {done}"),
+        records.at_least("interleavings that were run", done, options.interleavings, f"of {options.interleavings}"),
+    )
     return 1 if wrong or not done else 0
 
 

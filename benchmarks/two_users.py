@@ -31,6 +31,7 @@ import requests
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.server.auth.client import AuthServiceClient
+from support import records
 from support.renamed_study import renamed
 from support.server import Server
 from two_models import User
@@ -246,6 +247,7 @@ def main() -> int:
     parser.add_argument("--acts", default=",".join(ACTS))
     parser.add_argument("--together", type=int, default=1, help="acts against each study")
     parser.add_argument("--keep", type=Path, help="a directory in which everything stays")
+    records.add_option(parser)
     options = parser.parse_args()
     os.environ.update(
         MLFLOW_FLASK_SERVER_SECRET_KEY="of-this-script",  # noqa: S106 - as above
@@ -261,12 +263,17 @@ def main() -> int:
         server = Server(folder, "--workers", "1", "--app-name", "ngraph-auth")
         server.start()
         try:
-            return _played(options.acts.split(","), options.together, measured, folder, server.address)
+            acts = options.acts.split(",")
+            fine = _played(acts, options.together, measured, folder, server.address)
         finally:
             server.end(signal.SIGTERM)
+    about = "acts that changed no answer and no record of the first one"
+    records.keep(options, "two_users", records.at_least(about, fine, len(acts), f"of {len(acts)}"))
+    return int(fine != len(acts))
 
 
 def _played(acts: list[str], together: int, measured: Path, folder: Path, address: str) -> int:
+    """How many acts changed nothing."""
     with _user("admin"):
         for name in ("a", "b"):
             AuthServiceClient(address).create_user(name, _PASSWORD)
@@ -294,7 +301,7 @@ def _played(acts: list[str], together: int, measured: Path, folder: Path, addres
             raise SystemExit(f"A alone is refused: {refused}")
         print(f"{', '.join(chosen) or 'alone'}: {'; '.join(problems) or 'fine'}", flush=True)
     print(f"{fine} of {len(acts)} acts changed nothing")
-    return int(fine != len(acts))
+    return fine
 
 
 def _course(
