@@ -37,8 +37,10 @@ PER_SAMPLE = ("throughput",)
 """Metrics that compare batch sizes by shared rounds, where batch sizes race."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that could be ``ok`` next time. All others blame the model or the compiler."""
-_KEPT = 256
-"""Most answers that are kept: the questions about one leader ask for the same ratios several times."""
+_KEPT = 100_000
+"""Most ratios that are kept: the questions about one leader ask for the same several times."""
+_SMALL = 8
+"""Cells of a group that are all compared with each other at once: a pass over few cells costs as much as one over many."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Comparison(CellColumns):
         self._has_rounds = bool(self._by_round) and {*FIELD, ROUNDS} <= set(frame.columns)
         self._rounds: dict[int, dict[str, float]] = {}
         self._pairs: dict[tuple[int, int], tuple[float, float, float]] = {}
-        self._ratios: dict[tuple[bytes, bytes], Ratios] = {}
+        self._ratios: dict[tuple[int, int], tuple[float, float, float, str]] = {}
 
     @cached_property
     def figures(self) -> Estimate:
@@ -113,13 +115,24 @@ class Comparison(CellColumns):
         A cell's ratio to itself is 1. A ratio to zero, as of page faults, is NaN, and so is a ratio of speed-ups over
         different baselines.
         """
-        top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
-        asked = top.tobytes(), bottom.tobytes()
-        if asked not in self._ratios:
-            if len(self._ratios) == _KEPT:
-                self._ratios.clear()
-            self._ratios[asked] = self._compared(top, bottom)
-        return self._ratios[asked]
+        asked = list(zip(np.asarray(tops, int).tolist(), np.asarray(bottoms, int).tolist(), strict=True))
+        if len(self._ratios) > _KEPT:
+            self._ratios.clear()
+        if new := list(dict.fromkeys(pair for pair in asked if pair not in self._ratios)):
+            found = self._compared(*np.array(new, int).T)
+            columns = (found.log.tolist(), found.error.tolist(), found.freedom.tolist(), found.how.tolist())
+            self._ratios.update(zip(new, zip(*columns, strict=True), strict=True))
+        rows = [self._ratios[pair] for pair in asked]
+        log, error, freedom = (np.array([row[place] for row in rows], float) for place in range(3))
+        return Ratios(log, error, freedom, np.array([row[3] for row in rows], object))
+
+    def compare_within(self, groups: Iterable[Places]) -> None:
+        """Compare the cells of small groups with each other, in one pass for all that will be asked of them."""
+        small = [group for group in groups if len(group) <= _SMALL]
+        tops = [np.repeat(group, len(group)) for group in small]
+        bottoms = [np.tile(group, len(group)) for group in small]
+        if small:
+            self.ratios(np.concatenate(tops), np.concatenate(bottoms))
 
     def _compared(self, top: Places, bottom: Places) -> Ratios:
         nothing, how = unknown(len(top)), np.full(len(top), APART, object)

@@ -151,8 +151,10 @@ def answers(
         Columns that are equal in the cells of one answer.
     """
     places = np.flatnonzero(able)
-    for inside in comparison.frame.iloc[places].groupby(list(by), sort=False, dropna=False).indices.values():
-        asked = places[np.asarray(inside, int)]
+    groups = comparison.frame.iloc[places].groupby(list(by), sort=False, dropna=False).indices.values()
+    several = [places[np.asarray(inside, int)] for inside in groups]
+    comparison.compare_within(several)
+    for asked in several:
         ranked = comparison.ordered(asked[comparison.ranks[asked]])
         if len(ranked):
             lead = comparison.leader(ranked)
