@@ -50,6 +50,13 @@ class Estimate:
         """Mask of figures that have an error: one round says nothing about the next."""
         return np.isfinite(self.error)
 
+    @property
+    def far(self) -> NDArray[np.bool_]:
+        """Mask of figures so far from 1 that it is in no interval around them that is narrow enough to be shown."""
+        with np.errstate(invalid="ignore"):
+            apart: NDArray[np.bool_] = np.abs(self.log) > np.log(WIDEST) / 2
+        return apart
+
     def reach(self) -> Array:
         """Distance of the upper ends from the figures as a share of these; NaN without an interval."""
         return self.ends[1] / self.value - 1

@@ -63,7 +63,10 @@ convolutions."""
 _FINEST = 5e-6
 """A relative error that is never held against an engine."""
 _BLUNT = 0.25
-"""Share of the largest output: where a correct engine may be off by it, rounding alone decides the result."""
+"""Share of the largest output, or of an integer output's elements: where a correct engine may be off by it, rounding alone decides."""
+_FILL, _SMALLEST_FILL = 32.0, 1e3
+"""Ratio of a number that is put in the place of others, such as -1e9 for a forbidden choice, to all that are computed, and its smallest
+size: what saturates, such as a softmax, gives smaller ones."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
 
@@ -119,7 +122,7 @@ class Rounding:
     @property
     def tells(self) -> bool:
         """True if an error beyond rounding would show."""
-        return bool(ROUNDINGS * self.largest <= _BLUNT)
+        return bool(ROUNDINGS * self.largest <= _BLUNT and self.integers <= _BLUNT)
 
     def worse(self, other: Rounding) -> Rounding:
         """Elementwise maximum; NaN wins."""
@@ -149,20 +152,30 @@ def errors(ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any]) -> Rou
         wrong = np.asarray((ours != native) & (ours != truth))
         return Rounding(0.0, 0.0, float(wrong.mean()) if wrong.size else 0.0)
     judging = judged(truth, native)
-    mine, true = rows(ours)[judging], rows(truth)[judging]
+    mine, true, own = rows(ours)[judging], rows(truth)[judging], rows(native)[judging]
     if not true.size:
         return Rounding(0.0, 0.0)
     largest_number = float(np.finfo(native.dtype).max)
     with np.errstate(invalid="ignore"):
-        meant: NDArray[np.bool_] = (~np.isfinite(true) | (np.abs(true) > largest_number)) & ~np.isfinite(mine)
-    mine, true = np.where(meant, 0.0, mine), np.where(meant, 0.0, true)
-    if not np.isfinite(mine).all():
+        beyond_numbers = ~np.isfinite(true) | (np.abs(true) > largest_number)
+    meant: NDArray[np.bool_] = beyond_numbers & (mine == np.copysign(np.inf, true))
+    mine, true, own = (np.where(meant, 0.0, array) for array in (mine, true, own))
+    if not (np.isfinite(mine).all() and np.isfinite(true).all()):
         return Rounding(float("inf"), float("inf"))
-    difference = np.abs(mine - true)
-    sizes = np.abs(true).max(axis=1)
-    scales = np.maximum(sizes, _SMALL * sizes.max())[:, None]
+    difference, sizes = np.abs(mine - true), np.abs(true)
+    filled = fills(true, own)
+    largest = np.where(filled, 0.0, sizes).max(axis=1, keepdims=True)
+    scales = np.where(filled, sizes, np.maximum(largest, _SMALL * largest.max()))
     relative = np.divide(difference, scales, out=np.where(difference > 0, np.inf, 0.0), where=scales > 0)
     return Rounding(float(relative.max()), float(np.sqrt(np.square(np.minimum(relative, 1e100)).mean())))
+
+
+def fills(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of large numbers that stand in the place of others: the truth has them to the last digit, as nothing that is computed."""
+    same = truth == native
+    computed = np.abs(np.where(same, 0.0, truth)).max(initial=0.0)
+    found: NDArray[np.bool_] = same & (np.abs(truth) > max(_FILL * computed, _SMALLEST_FILL)) & (computed > 0)
+    return found
 
 
 def judged(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:

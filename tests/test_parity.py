@@ -263,3 +263,36 @@ def test_a_network_in_another_precision_fails_the_tolerance_of_fp32(model, shape
     ours = computed(network.to(short), [tensor.to(short) for tensor in inputs])
     assert verdict(ours, theirs, precision) is None
     assert verdict(ours, theirs, "fp32") is not None
+
+
+def test_infinities_of_the_other_sign_are_wrong() -> None:
+    truth = np.array([[np.inf, 1.0]])
+    native = truth.astype(np.float32)
+    right, wrong = native.copy(), np.array([[-np.inf, 1.0]], np.float32)
+    allowed = parity.Rounding(1e-7, 1e-7)
+    assert parity.beyond(parity.errors(right, truth, native), allowed) is None
+    assert parity.beyond(parity.errors(wrong, truth, native), allowed) is not None
+
+
+@pytest.mark.parametrize("fill", [-1e9, float(np.finfo(np.float32).min), -1e4])
+def test_what_is_put_in_the_place_of_numbers_hides_no_error_of_others(fill: float) -> None:
+    truth = np.array([[fill, 1 / 3, -5 / 3], [2 / 3, fill, 1 / 7]])
+    native = truth.astype(np.float32)
+    native[:, -1] *= np.float32(1 + 1e-7)
+    wrong = native.copy()
+    wrong[0, 1] += np.float32(0.01)
+    assert parity.errors(native, truth, native).largest < 1e-6
+    assert parity.errors(wrong, truth, native).largest > 1e-3
+    other = native.copy()
+    other[0, 0] /= 2
+    assert parity.errors(other, truth, native).largest >= 0.5
+
+
+def test_a_saturated_number_is_no_fill() -> None:
+    truth = np.array([[1.0, 1e-9 / 3]])
+    assert not parity.fills(truth, truth.astype(np.float32)).any()
+
+
+def test_integers_that_ties_decide_tell_nothing() -> None:
+    assert parity.Rounding(0.0, 0.0, 0.1).tells
+    assert not parity.Rounding(0.0, 0.0, 0.5).tells

@@ -196,9 +196,9 @@ class Comparison(CellColumns):
         Cells that clearly lose in their own rounds are not tied.
         """
         asked = np.asarray(places, int)
-        p_values = self.ratios(asked, np.full(len(asked), lead)).p_differs()
+        ratios = self.ratios(asked, np.full(len(asked), lead))
         unlike = asked != lead
-        ties: Mask = significance.holm(np.where(unlike, p_values, np.nan)) >= ALPHA
+        ties: Mask = (significance.holm(np.where(unlike, ratios.p_differs(), np.nan)) >= ALPHA) & ~ratios.far
         if ties.any():
             ties &= ~(self._beaten(asked) | self._covered(lead, asked))
         ties[np.isin(asked, self.equals(lead, asked))] = True
@@ -218,11 +218,12 @@ class Comparison(CellColumns):
         return beaten
 
     def could_beat(self, ratios: Estimate) -> Mask:
-        """Mark ratios that may be better than one by more than `AS_GOOD`; without an interval none is."""
+        """Mark ratios that may be better than one by more than `AS_GOOD`; none is without an interval, or far below one."""
         low, high = ratios.ends
         with np.errstate(invalid="ignore"):
             able: Mask = low < 1 / (1 + AS_GOOD) if self.low_is_better else high > 1 + AS_GOOD
-        return able & ratios.known & (ratios.error > 0)
+            worse = ratios.far & ((ratios.log > 0) == self.low_is_better)
+        return able & ratios.known & (ratios.error > 0) & ~worse
 
     @property
     def low_is_better(self) -> bool:

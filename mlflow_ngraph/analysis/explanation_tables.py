@@ -33,6 +33,7 @@ def side_by_side(explained: Sequence[Explained]) -> list[Row]:
     explanations = [entry.explanation for entry in explained]
     rows: list[Row] = [
         ("cell", [entry.cell.id for entry in explained]),
+        ("model", [entry.cell.workload for entry in explained]),
         ("study", [entry.cell.study_id for entry in explained]),
         ("verdict", [entry.cell.verdict or "not measured yet" for entry in explained]),
         ("precision", [precisions(entry.cell.precision, entry.cell.precision_in_force) for entry in explained]),

@@ -112,7 +112,7 @@ class PivotCells:
             else:
                 others = own[own != lead]
                 against = self.divided.take(others).over(self.divided.take(np.full(len(others), lead)))
-                ties[others] = significance.holm(against.p_differs()) >= ALPHA
+                ties[others] = (significance.holm(against.p_differs()) >= ALPHA) & ~against.far
         return leads, ties
 
     def _best(self, own: Places) -> int:
@@ -128,7 +128,7 @@ class PivotCells:
         """Facts about each number as plain values, which copies of a table can share."""
         leads, ties = self.marks(rows)
         if relative and self.divided is not None:
-            ties = significance.holm(self.divided.p_differs()) >= ALPHA
+            ties = (significance.holm(self.divided.p_differs()) >= ALPHA) & ~self.divided.far
         low, high = self.interval
         estimate = self.compared.figures.take(self.places) if self.divided is None else self.divided
         touched = significance.unsteady(self.frame, self.metric.name) if self.touched is None else self.touched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from mlflow_ngraph.workloads.base import TensorSpec, WorkloadRef
 
 _ACCELERATED = "gpu"
 """The device profile whose name a rebuild command gives for an engine that needs a GPU, but for a Jetson."""
+_THREADS_EACH = 64
+"""Threads for each processor beyond which an engine would do nothing but start them."""
 _OF_FILES = ("onnx", "pt2")
 """Schemes of workloads that are files of the machine where they were measured."""
 
@@ -69,6 +72,9 @@ def incompatibility(manifest: Manifest) -> str:
     reason = _unavailable(compiler)
     if reason:
         return reason
+    processors = os.cpu_count() or 1
+    if (spec.target.threads or 0) > _THREADS_EACH * processors:
+        return f"it wants {spec.target.threads} threads, and here are {processors} processors"
     here = compiler.requires(spec.target)
     if "isa" in spec.requires:
         here.setdefault("isa", isa())

@@ -29,7 +29,7 @@ RUNTIME_BYTES = 600 * 2**20
 VACUOUS = "outputs do not depend on the input: nothing was verified"
 TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
 TOO_SLOW = "an inference takes longer than limits.verify_seconds"
-UNCHECKED = "could not be checked: the model raised when it was asked what rounding does to it"
+UNCHECKED = "could not be checked, because nothing tells what rounding does to the model"
 NO_NUMBERS = "the model gives NaN or infinity, for the timed inputs and for all others: nothing was verified"
 UNJUDGED = "rounding decides what comes out, for the timed inputs and for all others: nothing was verified"
 ILL_CONDITIONED = "rounding changes the answer to all others at this precision"
@@ -352,6 +352,8 @@ def _note(verified: VerifyAnswer) -> str:
         told.append(f"{TIMED_INPUTS_ONLY}the model gives NaN or infinity for all {verified['no_numbers']} others")
     elif not tried and left_out:
         told.append(TIMED_INPUTS_ONLY + ILL_CONDITIONED)
+    elif left_out > tried:
+        told.append(f"verified on {tried} of {tried + left_out} inputs, because {ILL_CONDITIONED}")
     unchecked = verified.get("unchecked", 0)
     if 0 < unchecked < tried:
         told.append(f"{unchecked} of {tried} inputs {UNCHECKED}: {verified['unchecked_why']}")

@@ -226,6 +226,8 @@ def _objections(
     if before.engine is None:
         return (*objections, f"{called} {before.problem}: there is nothing to compare with")
     mine, theirs = candidate.manifest, before.engine.manifest
+    if mine.spec.digest != theirs.spec.digest:
+        objections.append(f"{called} is another model, in weights or graph: how fast it is does not say which is right")
     change = compatibility.other_interface(mine.spec, theirs.spec)
     if change:
         objections.append(f"{called} has {change}")

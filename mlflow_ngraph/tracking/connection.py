@@ -215,13 +215,16 @@ def database_file(tracking_uri: str) -> Path | None:
 def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
     """All pages of a search; ``fetch`` gets the token of the page."""
     entries: list[T] = []
-    token = None
+    token, seen = None, set[str]()
     while True:
         page = fetch(token)
         entries += page
         token = page.token
         if not token:
             return entries
+        if token in seen:
+            raise TrackingError("it answers with the same page again and again")
+        seen.add(token)
 
 
 def kept_run(client: MlflowClient, run_id: str) -> Run:

@@ -1,13 +1,13 @@
-"""Run a PyTorch model in other arithmetic than its own: in double precision, or with every operation a little off.
+"""Run a PyTorch model in other arithmetic than its own: with every operation a little off, or across rounding steps.
 
-Both intercept a model's operations (``TorchDispatchMode``), so that neither its weights nor its code has to be changed:
+Modes intercept a model's operations (``TorchDispatchMode``), so that neither its weights nor its code has to be changed:
 wrapped, scripted and hooked modules run unchanged. Imports torch: for child processes only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
@@ -15,15 +15,12 @@ from typing import Any, cast
 import torch
 from torch._ops import HigherOrderOperator
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from mlflow_ngraph.workloads.data_reads import memory
+
 _ATEN = torch.ops.aten
-_WIDE = {
-    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64),
-    **dict.fromkeys((torch.complex32, torch.complex64), torch.complex128),
-}
 OF_STEPS = 4.0
 """The same for what falls to the other side of a step: all of it does at once, so an engine may be off by twice that."""
 TIMES = 8.0
@@ -133,70 +130,16 @@ class Intercepting(TorchDispatchMode):  # type: ignore[misc]
         return entered
 
 
-class Wide(Intercepting):
-    """Compute in double precision within the block, also operations that the model itself rounds.
-
-    Tensors of a narrower type are never written to: an in-place operation changes a wide copy, which replaces its
-    tensor until the block ends.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._calls = _WideCalls(self)
-
-    def __enter__(self) -> Wide:
-        super().__enter__()
-        self._calls.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._calls.__exit__(*error)
-        super().__exit__(*error)
-
-    def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = tree_map(self.widened, (args, kwargs))
-        return function(*args, **kwargs)
-
-    def widened(self, value: Any) -> Any:
-        if isinstance(value, torch.dtype):
-            return _WIDE.get(value, value)
-        if not isinstance(value, torch.Tensor) or value.dtype not in _WIDE:
-            return value
-        # The narrow one is kept too, so that no other can come to have its identity.
-        known = self._copies.get(id(value))
-        if known is None:
-            known = self._copies[id(value)] = value, torch.Tensor.to(value.detach(), _WIDE[value.dtype])
-        return known[1]
-
-
-class _WideCalls(TorchFunctionMode):  # type: ignore[misc]
-    """Widens arguments of functions: some check first that all have one type."""
-
-    def __init__(self, wide: Wide) -> None:
-        super().__init__()
-        self._wide = wide
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in _ABOUT:
-            return function(*args, **(kwargs or {}))
-        args, kwargs = tree_map(self._wide.widened, (args, kwargs or {}))
-        return function(*args, **kwargs)
-
-
-_ABOUT = frozenset((torch.Tensor.__repr__, torch.Tensor.data_ptr, torch.Tensor.untyped_storage))
-"""Functions that query a tensor's metadata."""
-
-
 class Disturbed(Intercepting):
     """Disturb the result of every operation within the block by a few roundings of its own type.
 
     With ``coherent`` every channel has one factor for all places and samples, as when all run through the same kernel;
-    else each number has its own.
+    else each number has its own. ``own`` are the model's parameters and buffers, which stay as they are: some models write to them.
     """
 
-    def __init__(self, seed: int, *, coherent: bool = False) -> None:
+    def __init__(self, seed: int, *, coherent: bool = False, own: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
+        self._own = {memory(tensor) for tensor in own}
         self._generator = torch.Generator().manual_seed(seed)
         self._coherent = coherent
         self.steps = 0
@@ -234,6 +177,7 @@ class Disturbed(Intercepting):
             or leaf.dtype not in _ROUND_OFF
             or not leaf.numel()
             or leaf.layout != torch.strided
+            or memory(leaf) in self._own
         ):
             return None
         # In place: an operation may have written into a tensor that others hold.

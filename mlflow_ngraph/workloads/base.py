@@ -276,6 +276,10 @@ class Workload(ABC):
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Inputs of the model (child process)."""
 
+    def output_names(self) -> list[str]:
+        """Names that the source gives the outputs (child process); empty where it gives none."""
+        return []
+
     def unbounded(self) -> set[str]:
         """Names of inputs without a given range, which the model may reveal."""
         return set()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,12 +73,13 @@ class ModuleBaseline:
         def drawn_with(mode: Disturbed) -> tuple[float, list[NDArray[Any]]]:
             return TIMES, self._within(mode, inputs, mode.disturb)
 
-        first = Disturbed(seed)
-        found = [drawn_with(first), drawn_with(Disturbed(seed, coherent=True))]
+        own = self._state()
+        first = Disturbed(seed, own=own)
+        found = [drawn_with(first), drawn_with(Disturbed(seed, coherent=True, own=own))]
         if first.orders:
             # Each draw leaves two equal numbers in their order half of the time.
             seeds = range((_ORDERS + 1) * seed + 1, (_ORDERS + 1) * (seed + 1))
-            found += [drawn_with(Disturbed(other)) for other in seeds]
+            found += [drawn_with(Disturbed(other, own=own)) for other in seeds]
         if first.steps:
             beside = AcrossSteps(())
             self._within(beside, inputs)
@@ -89,9 +91,12 @@ class ModuleBaseline:
 
     def exact(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Outputs in double precision, also of operations that the model itself rounds."""
-        from mlflow_ngraph.workloads.arithmetic import Wide
+        import torch
 
-        return self._within(Wide(), inputs)
+        from mlflow_ngraph.workloads.double_precision import double_precision
+
+        kinds = {tensor.dtype for tensor in self._state() if tensor.is_floating_point()}
+        return self._within(double_precision(kinds.pop() if len(kinds) == 1 else torch.float32), inputs)
 
     def _within(
         self, mode: Any, inputs: Sequence[NDArray[Any]], changed: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -101,7 +106,7 @@ class ModuleBaseline:
         from mlflow_ngraph.workloads.arithmetic import is_recurrent, plain_operations
         from mlflow_ngraph.workloads.calling import arrays, tensors
 
-        with torch.no_grad(), plain_operations(recurrent=is_recurrent(self.module)):
+        with torch.no_grad(), plain_operations(recurrent=is_recurrent(self.module)), self._kept():
             given = tensors(inputs)
             if changed is not None:
                 try:
@@ -112,6 +117,22 @@ class ModuleBaseline:
                     pass  # an input may have to be a whole number, or at most 1: then the operations alone are changed
             with mode:
                 return arrays(self.module(*given))
+
+    def _state(self) -> list[torch.Tensor]:
+        return [*self.module.parameters(), *self.module.buffers()]
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Put the model's own parameters and buffers back in the end: some models set them when they are called."""
+        from mlflow_ngraph.workloads.data_reads import memory
+
+        kept = [(tensor, tensor.data) for tensor in self._state()]
+        try:
+            yield
+        finally:
+            for tensor, data in kept:
+                if memory(tensor) != memory(data):
+                    tensor.data = data
 
     def _wrap(self, wrapper: Wrapper) -> None:
         from mlflow_ngraph.workloads.calling import wrap
@@ -208,9 +229,13 @@ Baseline = ModuleBaseline | OnnxBaseline
 
 
 def output_specs(
-    baseline: Baseline, inputs: tuple[TensorSpec, ...], workload: str, samples: Sequence[NDArray[Any]] | None
+    baseline: Baseline,
+    inputs: tuple[TensorSpec, ...],
+    workload: str,
+    samples: Sequence[NDArray[Any]] | None,
+    known: Sequence[str] = (),
 ) -> tuple[TensorSpec, ...]:
-    """Run the model on samples, else on random inputs, and describe its outputs.
+    """Run the model on samples, else on random inputs, and describe its outputs, by their ``known`` names if they are told apart.
 
     Raises `WorkloadError` if the model fails on its own inputs.
     """
@@ -224,6 +249,8 @@ def output_specs(
     if not runs[0]:
         raise WorkloadError(f"workload {workload} returns no tensor")
     names = ["output"] if len(runs[0]) == 1 else [f"output_{index}" for index in range(len(runs[0]))]
+    if len({*known, *(spec.name for spec in inputs)}) == len(names) + len(inputs):
+        names = list(known)
     return tuple(
         TensorSpec(name, first.dtype.name, _shape(first.shape, last.shape))
         for name, first, last in zip(names, runs[0], runs[-1], strict=True)

@@ -121,7 +121,7 @@ def _begin(workload: Workload, local: Workload, directory: Path, seed: int) -> t
         left_over.unlink()  # of an attempt that was killed
     baseline = _build(local)
     given = local.samples()
-    outputs = output_specs(baseline, local.inputs(), str(workload.ref), given)
+    outputs = output_specs(baseline, local.inputs(), str(workload.ref), given, local.output_names())
     module = baseline.module if isinstance(baseline, ModuleBaseline) else None
     info = replace(describe_built(local, module), ref=str(workload.ref))
     materials = Materials(

@@ -33,6 +33,11 @@ class OnnxWorkload(FileWorkload):
         declared = onnx_file.declared_inputs(onnx_file.read(self._path), self._path)
         return resolve(declared, self._options, str(self.ref))
 
+    def output_names(self) -> list[str]:
+        from mlflow_ngraph.workloads import onnx_file
+
+        return [value.name for value in onnx_file.read(self._path).graph.output]
+
     def module(self) -> torch.nn.Module:
         """The graph as a module that runs it node by node; raises `UnsupportedError` where PyTorch cannot."""
         from mlflow_ngraph.workloads.onnx_torch.converter import convert

@@ -183,7 +183,7 @@ def collect(
         trials.trials.append(trial)
         trials.outputs.append(outputs)
         trials.exact.append(exact)
-        trials.variation = _further(trials.variation, outputs, reference)
+        trials.variation = _further(trials.variation, *_computed(outputs, reference, trials.example_exact))
     trials.call_s = statistics.median(calls) if calls else 0.0
     trials.example, *trials.trials = _at_least_typical([trials.example, *trials.trials])
     return trials
@@ -208,7 +208,7 @@ def observed(
         for seed in range(number + 1 + MOST, number + 1 + _DRAWS * MOST, MOST):
             several += _tried_all(partial(baseline.disturbances, inputs, seed), outputs, wrong)
     if several and exact is not None and _is_another_function(exact, outputs, several):
-        why = "in double precision it gives other outputs, and rounding does not explain it"
+        why = "operation by operation, or in double precision, it gives other outputs, and rounding does not explain it"
     if why:
         nothing: tuple[Rounding | None, ...] = (None,) * len(outputs)
         return Trial(number, kind, nothing, ((),) * len(outputs), why), exact
@@ -244,7 +244,7 @@ def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[st
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a model raises anything
-        wrong.append(f"{type(error).__name__}: {one_line(error)}")
+        wrong.append(f"it raised {type(error).__name__}: {one_line(error)}")
         return None
     if found is None or [array.shape for array in found] != [array.shape for array in outputs]:
         return None
@@ -259,7 +259,7 @@ def _tried_all(
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a model raises anything
-        wrong.append(f"{type(error).__name__}: {one_line(error)}")
+        wrong.append(f"it raised {type(error).__name__}: {one_line(error)}")
         return []
     shapes = [array.shape for array in outputs]
     alike = [(times, part) for times, part in found if [array.shape for array in part] == shapes]
@@ -275,12 +275,19 @@ def _is_off(moved: NDArray[Any], output: NDArray[Any]) -> bool:
 
 
 def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple[float, Arrays]]) -> bool:
-    """True if double precision is far off while disturbances are not: a buffer or NumPy kept the model's own type."""
+    """True if double precision is far off while disturbances are near to it or to the model.
+
+    A buffer or NumPy kept the model's own type, or eager execution takes a fast path that computes something else, such as zeros
+    where a transformer's input is padded.
+    """
     for index, output in enumerate(outputs):
         away = parity.errors(exact[index], output, output)
         if away.tells:
             continue
-        grown = max(parity.errors(moved[index], output, output).largest / times for times, moved in several)
+        grown = min(
+            max(parity.errors(moved[index], origin, output).largest / times for times, moved in several)
+            for origin in (output, exact[index])
+        )
         if away.largest > _FAR * max(grown, parity.round_off(output)):
             return True
     return False
@@ -356,6 +363,20 @@ def _at_least_typical(trials: Sequence[Trial]) -> list[Trial]:
         )
         for trial in trials
     ]
+
+
+def _computed(outputs: Arrays, reference: Arrays, exact: Arrays | None) -> tuple[Arrays, Arrays]:
+    """Outputs and those for the example without the numbers that both have in the place of others."""
+    if exact is None or [array.shape for array in outputs] != [array.shape for array in reference]:
+        return outputs, reference
+    same = [
+        parity.fills(truth, own) & (array == own) for truth, own, array in zip(exact, reference, outputs, strict=True)
+    ]
+    mine, theirs = (
+        [np.where(filled, 0, array).astype(array.dtype) for filled, array in zip(same, part, strict=True)]
+        for part in (outputs, reference)
+    )
+    return mine, theirs
 
 
 def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parity | None:

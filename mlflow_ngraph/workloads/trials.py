@@ -199,8 +199,8 @@ def _prefixes(kind: Kind, shape: tuple[int, ...], rng: np.random.Generator) -> N
 
     No tokenizer makes an empty row, and implementations of attention differ on it.
     """
-    if not shape:
-        return rng.integers(0, 2, shape, dtype=np.int64)
+    if not shape or shape[-1] == 1:
+        return rng.integers(0, 2, shape, dtype=np.int64)  # a flag, not a mask
     places = np.arange(shape[-1])
     if KINDS.index(kind) % 2 == 0:
         return np.asarray((rng.random(shape) < 1 / 2) | (places == 0), np.int64)

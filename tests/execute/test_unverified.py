@@ -20,7 +20,7 @@ from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables import summary
 from mlflow_ngraph.verdicts import Verdict
 
-WORDS = "could not be checked: the model raised when it was asked what rounding does to it"
+WORDS = "could not be checked, because nothing tells what rounding does to the model"
 SOURCE = """
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode

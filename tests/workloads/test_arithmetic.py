@@ -16,9 +16,10 @@ from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
 
 from mlflow_ngraph import parity
-from mlflow_ngraph.workloads.arithmetic import AcrossSteps, Disturbed, Wide
+from mlflow_ngraph.workloads.arithmetic import AcrossSteps, Disturbed
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, OnnxBaseline
+from mlflow_ngraph.workloads.double_precision import double_precision
 from mlflow_ngraph.workloads.naive_sums import Naive
 from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule
 from mlflow_ngraph.workloads.trial_references import Trials, collect, observed
@@ -131,7 +132,7 @@ def test_a_long_sum_is_taken_term_by_term() -> None:
     given = torch.full((1, 50_000), 0.1)
     with Naive():
         naive = given.sum(-1)
-    with Wide():
+    with double_precision():
         exact = given.sum(-1)
     assert abs(float(naive - exact)) > 20 * abs(float(given.sum(-1).double() - exact))
 
@@ -154,7 +155,7 @@ def test_a_norm_is_of_long_sums(norm: nn.Module) -> None:
         own = norm(given)
         with Naive():
             naive = norm(given)
-        with Wide():
+        with double_precision():
             exact = norm(given)
     assert naive.shape == own.shape
     assert (naive - exact).abs().max() > 10 * (own - exact).abs().max()
@@ -277,7 +278,7 @@ def test_products_and_running_sums_are_taken_term_by_term_too() -> None:
     ones = torch.full((2, 3, 50_000), 0.1)
     with Naive():
         product, running = ones @ ones.mT, ones.cumsum(-1)
-    with Wide():
+    with double_precision():
         exact = ones @ ones.mT
     assert product.shape == exact.shape
     assert (product - exact).abs().max() > 0.1
@@ -392,3 +393,62 @@ def test_loops_of_a_graph_are_computed_in_other_arithmetic() -> None:
     x = torch.rand(2, 3)
     (exact,) = ModuleBaseline(Looping()).exact([x.numpy()])
     np.testing.assert_allclose(exact, x.double().exp().exp().exp().numpy(), rtol=1e-14)
+
+
+class WritesItsWeights(nn.Module):
+    """Masks its weights in each call, as PixelCNN does, in place or by setting them."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.linear, self.in_place = nn.Linear(8, 8), in_place
+        self.register_buffer("mask", torch.ones(8, 8).tril())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.in_place:
+            self.linear.weight.data *= self.mask
+        else:
+            self.linear.weight.data = self.linear.weight.data * self.mask
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_verifying_changes_no_weights(in_place: bool) -> None:
+    module, given = WritesItsWeights(in_place).eval(), [np.ones((2, 8), np.float32)]
+    baseline = ModuleBaseline(module)
+    baseline.run(given)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    baseline.exact(given)
+    baseline.disturbances(given, 0)
+    for name, tensor in module.state_dict().items():
+        assert tensor.dtype == before[name].dtype
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
+def test_the_smallest_number_that_a_model_adds_is_that_of_its_own_type() -> None:
+    class Eps(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * 0 + torch.finfo(x.dtype).eps).log()
+
+    (exact,) = ModuleBaseline(Eps()).exact([np.ones((2, 3), np.float32)])
+    np.testing.assert_allclose(exact, np.log(float(np.finfo(np.float32).eps)), rtol=1e-12)
+
+
+def test_a_fast_path_that_computes_something_else_is_told() -> None:
+    """Zeros where the input is padded."""
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            padded = torch.arange(x.shape[1]).expand(x.shape[:2]) >= 5
+            return self.encoder(x, src_key_padding_mask=padded)
+
+    torch.manual_seed(0)
+    baseline = ModuleBaseline(Encoder().eval())
+    given = [np.random.default_rng(0).standard_normal((2, 8, 16)).astype(np.float32)]
+    outputs = baseline.run(given)
+    trial, _ = observed(baseline, 0, "normal", given, outputs, [None])
+    assert "operation by operation" in trial.unchecked

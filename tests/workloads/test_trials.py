@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,11 @@ def test_what_a_user_gave_as_a_setting_stays_unless_there_is_nothing_else() -> N
         assert alone[1] is given[2]
         seeded = draw([image, scales], 4, 0, number, given[:2])[1]
         assert seeded[1] is not given[1]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("bool", (1,)), ("bool", (BATCH, 1)), ("int64", (BATCH, 1))])
+def test_a_flag_is_true_and_false(dtype: str, shape: tuple[Any, ...]) -> None:
+    spec = TensorSpec("flag", dtype, shape, low=0, high=2)
+    example = np.ones(spec.resolve(1), dtype)
+    drawn = {bool(draw([spec], 1, 0, number, [example])[1][0].any()) for number in range(24)}
+    assert drawn == {True, False}

@@ -70,7 +70,7 @@ def gains(table: Cells) -> Hypotheses:
                 f"{first['batch']} on {table.context(first)}",
                 sentence([
                     _beside(table, rows, ratios, of_model, lead, said),
-                    f"It gains most of all on other models, too: {listed(also)}." if also else "",
+                    f"It gains on other models, too: {listed(also)}." if also else "",
                     f"{UNSTEADY_MARK} {TOUCHED}." if touched[ranked].any() else "",
                 ]),
                 [
@@ -86,7 +86,7 @@ def gains(table: Cells) -> Hypotheses:
                 weight("gain", float(ratios.log[lead])),
             )  # fmt: skip
 
-    return Hypotheses(ratios.p_above(ABOVE), answer)
+    return Hypotheses(_where_shown(ratios, ratios.p_above(ABOVE)), answer)
 
 
 def _beside(
@@ -173,4 +173,9 @@ def _below(table: Cells, metric: str, kind: str, said: Any) -> Hypotheses:
                 weight(kind, float(ratios.log[ranked[0]])),
             )  # fmt: skip
 
-    return Hypotheses(ratios.p_below(BELOW), answer)
+    return Hypotheses(_where_shown(ratios, ratios.p_below(BELOW)), answer)
+
+
+def _where_shown(ratios: Estimate, p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Leave out ratios without an interval that can be shown: nothing is said of them."""
+    return np.where(np.isnan(ratios.interval()[0]), np.nan, p_values)

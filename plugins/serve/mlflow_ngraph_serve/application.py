@@ -238,6 +238,8 @@ class Application:
             raise Refusal(503, "not_ready", service.broken or "the engine is not ready", retry_after_s=1, close=True)
         if connection.spare:
             raise Refusal(503, "crowded", "too many connections", retry_after_s=1, close=True)
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise Refusal(400, "malformed", "a body has a length or comes in chunks, not both", close=True)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "malformed", "bodies must not be compressed", close=True)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()

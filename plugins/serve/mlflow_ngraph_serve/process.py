@@ -129,6 +129,9 @@ def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # While it runs, the web server has handlers of its own; when it has ended it hands the signal on.
         signal.signal(number, lambda number, _: ended.append(number))
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # A terminal that closes ends the server as any other end does.
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         server = server_of(order)
         done = bool(ended) or server.run()
