@@ -218,15 +218,15 @@ def test_fast_engines_turn_a_verdict_around(script: ModuleType, monkeypatch: pyt
 
 
 def test_an_interval_that_includes_the_border_is_undecided(script: ModuleType) -> None:
-    Condition, by_tables = script.Condition, script.by_tables
+    condition, by_tables = script.Condition, script.by_tables
 
     def figure(value: float, error: float) -> Any:
         return script.Figure(
             "speed-up", script.archives.Estimate(np.log(value), np.array(error), np.array(9.0)), machine="a"
         )
 
-    def verdict(**condition: Any) -> str:
-        return str(script.by_measurements([Condition("speed-ups", **condition)], {"xeon"}).verdict.value)
+    def verdict(**asked: Any) -> str:
+        return str(script.by_measurements([condition("speed-ups", **asked)], {"xeon"}).verdict.value)
 
     sure, unsure, slow = figure(1.2, 0.01), figure(1.02, 0.02), figure(0.8, 0.01)
     assert verdict(figures=[sure], low=1) == "holds"
@@ -239,9 +239,9 @@ def test_an_interval_that_includes_the_border_is_undecided(script: ModuleType) -
     assert verdict(figures=[sure, sure, slow], low=1, of="most", full=3) == "holds"
     assert verdict(figures=[], low=1, device="gpu") == "needs a device"
     assert verdict(figures=[], low=1, device="xeon") == "undecided"
-    assert by_tables([Condition("speed-ups", [], low=1)]).verdict.value == "nothing there"
+    assert by_tables([condition("speed-ups", [], low=1)]).verdict.value == "nothing there"
     # The more figures a claim has, the wider each interval is.
-    wide, narrow = (by_tables([Condition("", [unsure] * count, low=1)]).judged[0].level for count in (20, 1))
+    wide, narrow = (by_tables([condition("", [unsure] * count, low=1)]).judged[0].level for count in (20, 1))
     assert (wide, narrow) == pytest.approx((1 - 0.05 / 20, 0.95))
 
 
