@@ -16,7 +16,6 @@ from evidence import archives, page, paper_tables
 from evidence.derived import derived
 from evidence.figures import Figure, select
 from evidence.verdicts import Condition, by_measurements, by_tables
-
 from mlflow_ngraph import documents
 from mlflow_ngraph.errors import NGraphError
 

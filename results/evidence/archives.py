@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from evidence.figures import Figure, certain, linear
 
+from evidence.figures import Figure, certain, linear, select
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.archives import importing
@@ -75,19 +75,21 @@ def read(archives: Sequence[Path]) -> Measured:
 def figures(frame: pd.DataFrame, machines: Mapping[str, Machine]) -> tuple[list[Figure], frozenset[str]]:
     """Figures of the paper's models and blocks, and the devices of the paper that they stand for."""
     digests = frame.drop_duplicates("device").set_index("device")["fingerprint"]
-    devices = {device: paper.paper_device(device, machines.get(digest)) or "" for device, digest in digests.items()}
-    every = prepare(frame).every
-    every = every.assign(label=paper.named_by_paper(every), kind_of_device=every["device"].map(devices))
+    devices = {device: paper.paper_device(device, machines[digest]) or "" for device, digest in digests.items()}
+    vendors = {device: machines[digest].fingerprint["hardware"]["cpu"]["vendor"] for device, digest in digests.items()}
     families = {model.label: model.family for model in paper_models().values()}
+    every = prepare(frame).every.sort_values("started_at", kind="stable")
+    every = every.drop_duplicates(["device", "workload", "compiler", "batch"], keep="last")
+    every = every.assign(label=paper.named_by_paper(every), kind_of_device=every["device"].map(devices))
     every["family"] = every["label"].map(families)
-    every = every[(every["family"].notna() | (every["block"].notna() & every["block"].eq(every["target"])))]
-    every = every[every["baseline"].eq(EAGER) & every["kind_of_device"].ne("")]
-    every = every[every["compiler"].isin([*paper.COMPILERS, "torchscript"])]
+    of_paper = every["family"].notna() | (every["block"].notna() & every["block"].eq(every["target"]))
+    judged = every["baseline"].eq(EAGER) & every["compiler"].isin([*paper.COMPILERS, "torchscript"])
+    every = every[of_paper & judged & every["kind_of_device"].ne("")]
     for mask, _ in paper.obstacles(every):
         every = every[~mask.loc[every.index]]
     ok = every[every["verdict"].eq(str(Verdict.OK)) & every["throughput"].notna()].reset_index(drop=True)
     found = [*_own(ok), *_paired(ok), *_compile_times(ok), *_depths(ok), *_agreements(every)]
-    found += _between_machines([one for one in found if one.quantity == "speed-up"])
+    found += _between_vendors(select(found, "speed-up"), vendors)
     return found, frozenset(filter(None, devices.values()))
 
 
@@ -170,14 +172,13 @@ def _agreements(every: pd.DataFrame) -> Iterator[Figure]:
         yield Figure("outputs agree", certain(outcomes[row["verdict"]]), scale=linear, **_about(row))
 
 
-def _between_machines(speedups: Sequence[Figure]) -> Iterator[Figure]:
-    """Rank correlation of the speed-ups of two machines."""
+def _between_vendors(speedups: Sequence[Figure], vendors: Mapping[str, str]) -> Iterator[Figure]:
+    """Rank correlation of the speed-ups of two machines whose processors are of two vendors."""
     by_machine: dict[str, dict[tuple[Any, ...], Figure]] = {}
     for one in speedups:
-        if one.family:
-            by_machine.setdefault(one.machine, {})[one.compiler, one.label, one.batches] = one
+        by_machine.setdefault(one.machine, {})[one.key("device", "machine")] = one
     for (name, here), (other, there) in combinations(sorted(by_machine.items()), 2):
-        common = [cell for cell in here if cell in there]
+        common = [cell for cell in here if cell in there and vendors[name] != vendors[other]]
         found = spearman([here[cell].value for cell in common], [there[cell].value for cell in common])
         if found is not None and found.certain:
             error = (math.atanh(found.high) - math.atanh(found.value)) / quantile(np.inf)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-from evidence.figures import Figure, certain, linear
 
+from evidence.figures import Figure, certain, linear
 from mlflow_ngraph.estimates import Estimate, exactly
 from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph_report import paper
@@ -44,12 +44,11 @@ def _families() -> Iterator[Figure]:
             quantity,
             _mean(row, column, band),
             row["device"],
-            "",
-            COMPILERS[row["compiler"]],
-            row["family"],
-            row["family"],
-            band,
-        )
+            compiler=COMPILERS[row["compiler"]],
+            label=row["family"],
+            family=row["family"],
+            batches=band,
+        )  # fmt: skip
         for row, band in product(paper.table("table6_families"), BANDS)
         for quantity, column in (("throughput", "throughput"), ("CPU [%]", "cpu_percent"))
     ]

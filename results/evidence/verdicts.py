@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Literal
 
 from evidence.figures import Figure
-
 from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.text import rounded
 
