@@ -48,7 +48,7 @@ def _families() -> Iterator[Figure]:
             label=row["family"],
             family=row["family"],
             batches=band,
-        )  # fmt: skip
+        )
         for row, band in product(paper.table("table6_families"), BANDS)
         for quantity, column in (("throughput", "throughput"), ("CPU [%]", "cpu_percent"))
     ]
