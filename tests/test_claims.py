@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -62,7 +63,7 @@ def synthetic(
         )
         for device, vendor in vendors.items()
     }
-    found, devices = script.archives.figures(reported.pd.concat(frames, ignore_index=True), machines)
+    found, devices = script.archives.figures(pd.concat(frames, ignore_index=True), machines)
     return {row.number: row for row in script.judged(script.archives.Measured(found, devices))}
 
 

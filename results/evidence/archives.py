@@ -24,6 +24,7 @@ from mlflow_ngraph.metrics import EAGER, METRICS, TABLE
 from mlflow_ngraph.tables import results
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tables.distinct import distinct
+from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.catalogue import paper_models
 from mlflow_ngraph_report import paper
@@ -63,9 +64,10 @@ def read(archives: Sequence[Path]) -> Measured:
             for imported in importing.unpack(archive, place):
                 record = replay.load(imported.directory)
                 tables.append(results.from_record(record))
-                machine = Machine(str(record.fingerprint["digest"]), (), record.fingerprint)
-                machines.append(machine)
-                studies.append(f"{path.name}: {record.name}, {record.id}, on {machine.name}")
+                machines.append(Machine(str(record.fingerprint["digest"]), (), record.fingerprint))
+                cells = counted(len(tables[-1]), "cell")
+                unquiet = f"{tables[-1]['noise'].notna().sum()} of {cells} while the machine was not quiet"
+                studies.append(f"{path.name}: {record.name}, {record.id}, on {machines[-1].name}; {unquiet}")
     if not tables:
         return Measured()
     frame = distinct(typed(pd.concat(tables, ignore_index=True), TABLE))
