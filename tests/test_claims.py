@@ -220,7 +220,8 @@ def test_planted_speedups_decide_claims(script: ModuleType, monkeypatch: pytest.
     assert "72 yes, 72 not measured" in found[6].measured.judged[0].detail
     assert told[14] == told[18] == told[22] == "needs a device"
     assert told[24] == "undecided"
-    assert "speed-up" in found[11].measured.judged[0].detail
+    page = script.page.text(list(found.values()), ["planted"])
+    assert [line for line in page.splitlines() if len(line) > 300] == []
 
 
 def test_fast_engines_turn_a_verdict_around(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,13 @@ paper's own tables, and by archived studies of this tool, whose archives lie in 
 """
 _READING = """
 * **holds**: each figure that the claim speaks of lies where the claim says; for "up to", one does. **does not hold**: one
-  figure does not; for "up to", none does; for "most", half do not. **undecided**: intervals include the border, or figures are missing.
-  **needs a device**: nobody here has it. **nothing there**: no table of the paper has such figures.
+  figure does not; for "up to", none does; for "most", half do not. **undecided**: intervals include the border, or figures are
+  missing. **needs a device**: nobody here has it. **nothing there**: no table has such figures.
 * Brackets are intervals that hold together for all figures of a claim, with 95 % (Bonferroni). A figure without one has none
   in the paper, or is exact. Those of Table VI follow from its standard deviations over 100 repetitions, taken as independent.
 * Where a claim speaks of a difference in general, a ratio of 1.1 is where it begins. Speed-ups are over eager execution. ASE is
-  the absolute scaling efficiency, BSR the batch scaling resilience.
+  the absolute scaling efficiency, BSR the batch scaling resilience. Slope and retention are those of the speed-up over the depth
+  of a stack of blocks: the gain per block, and that of the deepest stack over that of one block.
 * Any x86-64 processor stands for the paper's Xeon, any NVIDIA GPU for its RTX 4070.
 * Conditions are data in `results/claims.yaml`; `results/README.md` says how to measure and how to compute this page again.
 """
@@ -59,7 +60,7 @@ def _head(rows: Sequence[Row], studies: Sequence[str]) -> Iterator[str]:
 
 def _counts(answers: Sequence[Answer]) -> str:
     counts = Counter(answer.verdict for answer in answers)
-    return ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    return ", ".join(f"{verdict.value} {counts[verdict]}" for verdict in Verdict if counts[verdict])
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
@@ -72,8 +73,8 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
 def _brief(answer: Answer) -> str:
     verdict = f"**{answer.verdict.value}**"
     if answer.deciding is not None:
-        return f"{verdict}: {answer.deciding.brief}"
-    return f"{verdict}: not measured" if answer.verdict is Verdict.UNDECIDED else verdict
+        return f"{verdict} ({answer.deciding.brief})"
+    return f"{verdict} (not measured)" if answer.verdict is Verdict.UNDECIDED else verdict
 
 
 def _detail(row: Row) -> Iterator[str]:

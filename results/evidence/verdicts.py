@@ -64,9 +64,9 @@ class Judged:
         """The figures in a few words."""
         values = sorted(figure.value for figure in self.condition.figures)
         if len(values) == 1:
-            return f"{self._shown(self.condition.figures[0])}, the claim needs {self.condition.rule}"
+            return f"{self.condition.what}: {self._shown(self.condition.figures[0])}, needs {self.condition.rule}"
         ends = " to ".join(dict.fromkeys(rounded(value, 3) for value in (values[0], values[-1])))
-        return f"{ends}; {self.inside} of {len(values)} {self.condition.rule}"
+        return f"{self.condition.what}: {ends}; {self.inside} of {len(values)} {self.condition.rule}"
 
     @property
     def detail(self) -> str:
