@@ -6,7 +6,7 @@
 # make docs        the documentation as a site, in docs/_build
 # make dist        what a release consists of, in dist
 # make ui          MLflow's web pages on what was recorded
-# make results     the tables of docs/verification.md, rendered from benchmarks/records
+# make results     the tables of docs/verification.md from benchmarks/records, and the paper's claims from results
 # make clean       removes the environment and caches; keeps what was recorded
 
 SHELL := bash
@@ -92,6 +92,7 @@ lint: $(STAMP)
 	@echo "== mypy" && $(MYPY)
 	@cd benchmarks && MYPYPATH=.. $(MYPY) --config-file ../pyproject.toml --cache-dir ../.mypy_cache/benchmarks \
 		-p support $(patsubst benchmarks/%.py,-m %,$(filter-out $(UNTYPED),$(wildcard benchmarks/*.py)))
+	@cd results && MYPYPATH=.. $(MYPY) --config-file ../pyproject.toml --cache-dir ../.mypy_cache/results -p evidence -m claims
 	@echo "== import rules" && lint-imports
 	@echo "== docstrings" && find mlflow_ngraph plugins/*/mlflow_ngraph_* -name '*.py' -print0 | xargs -0 numpydoc lint
 
@@ -129,6 +130,7 @@ ui: $(STAMP)
 
 results: $(STAMP)
 	@python benchmarks/render_records.py
+	@python results/claims.py
 
 clean:
 	rm -rf $(VENV) .nox mutants build dist *.egg-info plugins/*/build plugins/*/*.egg-info htmlcov .coverage .coverage.*

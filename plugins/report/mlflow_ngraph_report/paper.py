@@ -110,7 +110,8 @@ def comparable(prepared: Prepared, machines: Sequence[Machine]) -> Comparable:
         else:
             devices[device] = theirs
     frame = prepared.counted[prepared.counted["device"].isin(list(devices))]
-    for mask, why in _obstacles(frame):
+    unknown = ~frame["compiler"].isin(list(COMPILERS))
+    for mask, why in [(unknown, "the paper's tables do not have this compiler"), *obstacles(frame)]:
         here = mask.loc[frame.index]
         if here.any():
             names = texts.listed(sorted(frame.loc[here, "series"].unique()))
@@ -163,16 +164,14 @@ def paper_number(row: Mapping[str, str], name: str) -> float:
     return float(row[name])
 
 
-def _obstacles(frame: pd.DataFrame) -> list[tuple[pd.Series[bool], str]]:
-    """Cells without a counterpart in the paper, with reasons."""
+def obstacles(frame: pd.DataFrame) -> list[tuple[pd.Series[bool], str]]:
+    """Cells that were not measured as in the paper, with reasons."""
     in_force = frame["precision_in_force"].fillna(frame["precision"])
     searched = frame["tune_s"].fillna(0.0) > 0
     whole = frame["kind"] == "model"
-    unknown = ~frame["compiler"].isin(list(COMPILERS))
     return [
-        (unknown, "the paper's tables do not have this compiler"),
-        (~unknown & (in_force != PRECISION), f"computed in another precision than {PRECISION}, which is the paper's"),
-        (~unknown & (frame["mode"] != MODE), "measured with several requests in flight, the paper with one"),
+        (in_force != PRECISION, f"computed in another precision than {PRECISION}, which is the paper's"),
+        (frame["mode"] != MODE, "measured with several requests in flight, the paper with one"),
         ((frame["compiler"] == "tvm") & whole & ~searched, "compiled without the search that the paper gave TVM"),
     ]
 
