@@ -222,8 +222,8 @@ class Comparison(CellColumns):
         low, high = ratios.ends
         with np.errstate(invalid="ignore"):
             able: Mask = low < 1 / (1 + AS_GOOD) if self.low_is_better else high > 1 + AS_GOOD
-            worse = ratios.far & ((ratios.log > 0) == self.low_is_better)
-        return able & ratios.known & (ratios.error > 0) & ~worse
+            able &= ratios.known & (ratios.error > 0) & ~(ratios.far & ((ratios.log > 0) == self.low_is_better))
+        return able
 
     @property
     def low_is_better(self) -> bool:
