@@ -116,6 +116,11 @@ def json_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
 
 
+def unsteady_mark(unsteady: Any, metric: str) -> str:
+    """The mark of a metric that noise touches, by the column ``unsteady`` of its row; else nothing."""
+    return UNSTEADY_MARK if not missing(unsteady) and metric in unsteady.split(",") else ""
+
+
 def missing(value: Any) -> bool:
     """True if a value of a table is missing."""
     import pandas as pd

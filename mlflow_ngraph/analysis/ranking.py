@@ -23,7 +23,7 @@ FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "pea
 _IDENTITY = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "compiler", "compiler_label", "precision",
     "precision_in_force", "batch", "mode", "threads", "verdict", "reason", "cell", "model_id", "started_at", "finished_at",
-    "tracking_uri", "experiment", "user", "rounds", "repetitions", "load_s", "first_inference_s", "run_id", "engine", "baseline", *SECOND,
+    "tracking_uri", "experiment", "user", "rounds", "repetitions", "load_s", "first_inference_s", "run_id", "engine", "baseline", "unsteady", *SECOND,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from mlflow_ngraph.analysis.ranking import FIGURES
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.tables.sheet import Sheet, number
-from mlflow_ngraph.text import rounded
+from mlflow_ngraph.text import UNSTEADY_MARK, rounded, unsteady_mark
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.ranking import Candidate
@@ -35,6 +35,8 @@ def show(answer: BestEngine) -> None:
     known = [(name, CELL_METRICS[name].unit) for name, figure in figures if figure is not None]
     rows = [(name, _text(chosen, name), "" if unit == "1" else unit) for name, unit in known]
     tables.show(console, Sheet("", ["figure", number("value"), "unit"], rows))
+    if any(text.startswith(UNSTEADY_MARK) for _, text, _ in rows):
+        console.print(f"{UNSTEADY_MARK} unsteady, because the machine was not quiet", style="dim", markup=False)
     console.print(_why(answer), markup=False, soft_wrap=True)
     for candidate, reason in answer.passed_over[:_SHOWN]:
         said = f"passed over: {candidate.name}, {chosen.metric} {_text(candidate, chosen.metric)}: {reason}"
@@ -80,7 +82,10 @@ def _text(candidate: Candidate, metric: str) -> str:
     if figure is None:
         return "–"
     value, low, high = figure
-    return rounded(value) + (f" [{rounded(low)}, {rounded(high)}]" if low is not None and high is not None else "")
+    mark = unsteady_mark(candidate.row.get("unsteady"), metric)
+    return (
+        mark + rounded(value) + (f" [{rounded(low)}, {rounded(high)}]" if low is not None and high is not None else "")
+    )
 
 
 def _described(candidate: Candidate) -> dict[str, Any]:

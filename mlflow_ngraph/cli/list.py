@@ -12,7 +12,7 @@ from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.tables.sheet import Column, Head, Sheet, number
-from mlflow_ngraph.text import plain, rounded
+from mlflow_ngraph.text import plain, rounded, unsteady_mark
 
 if TYPE_CHECKING:
     from mlflow_ngraph.release.inventory import ListedEngine
@@ -106,7 +106,11 @@ def _cells(engine: ListedEngine, misfit: str | None) -> tuple[Any, ...]:
 
 def _throughput(best: dict[str, Any]) -> str:
     throughput = plain(best.get("throughput"))
-    return "" if throughput is None else f"{rounded(throughput)} (b{best['batch']})"
+    return (
+        ""
+        if throughput is None
+        else f"{unsteady_mark(best.get('unsteady'), 'throughput')}{rounded(throughput)} (b{best['batch']})"
+    )
 
 
 def _order(engine: ListedEngine) -> tuple[str, str, float]:

@@ -19,7 +19,17 @@ from mlflow_ngraph.metrics import METRICS, metric_title
 from mlflow_ngraph.objectives import BOUNDS, Limit
 from mlflow_ngraph.tables import remarks
 from mlflow_ngraph.tables.sheet import Cell, Column, Part, Sheet, faint, number
-from mlflow_ngraph.text import NO_INTERVAL, UNSTEADY_MARK, counted, csv_table, json_records, missing, plain, rounded
+from mlflow_ngraph.text import (
+    NO_INTERVAL,
+    UNSTEADY_MARK,
+    counted,
+    csv_table,
+    json_records,
+    missing,
+    plain,
+    rounded,
+    unsteady_mark,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,8 +191,7 @@ def _row(row: dict[str, Any], about: dict[str, Any]) -> list[str]:
         str(row["compiler_label"]),
         _precision(row),
         str(row["batch"]),
-        ("" if missing(row["unsteady"]) or about["metric"] not in row["unsteady"].split(",") else UNSTEADY_MARK)
-        + rounded(row["value"]),
+        unsteady_mark(row["unsteady"], about["metric"]) + rounded(row["value"]),
         interval,
         cost,
         ends,

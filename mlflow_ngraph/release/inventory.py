@@ -32,7 +32,7 @@ AT_ONCE = 8
 _OWN = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
     "precision", "precision_in_force", "mode", "threads", "batch", "verdict", "cell", "model_id", "started_at",
-    "finished_at", "git_commit", "experiment", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb",
+    "finished_at", "git_commit", "experiment", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb", "unsteady",
 )  # fmt: skip
 
 
