@@ -56,10 +56,10 @@ def main() -> int:
             print(f"  passed while blind: {blind}")
             red, seen = whole["failed"] / pairs, 1 - whole["passed"] / pairs
             share = (
-                records.at_most(f"equal pairs that fail, by {metric}", round(100 * red, 1), 100 * MOST_RED, "%")
+                records.at_most(f"equal pairs that fail, by {metric}", 100 * red, 100 * MOST_RED, "%", digits=1)
                 if speed == 1
                 else records.at_least(
-                    f"slower engines noticed, by {metric}", round(100 * seen, 1), 100 * LEAST_SEEN, "%"
+                    f"slower engines noticed, by {metric}", 100 * seen, 100 * LEAST_SEEN, "%", digits=1
                 )
             )
             figures += [share, records.at_most("passed while blind", blind, 0, f"of {pairs}")]

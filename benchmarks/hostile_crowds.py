@@ -144,10 +144,10 @@ def _beside(name: str, directory: Path, request: bytes, seconds: float) -> list[
         f"ended with {ended} after {ended_s:.1f} s",
         flush=True,
     )
-    end = records.at_most(f"{name}: end", round(ended_s, 1), GRACE_S, "s")
+    end = records.at_most(f"{name}: end", ended_s, GRACE_S, "s", digits=1)
     return [
-        records.at_least(f"{name}: answered in time", round(100 * share, 1), 100 * SHARE, "%"),
-        records.at_most(f"{name}: memory above the quiet one", round(max(*peak, back) - before), MEMORY_MB, "MB"),
+        records.at_least(f"{name}: answered in time", 100 * share, 100 * SHARE, "%", digits=1),
+        records.at_most(f"{name}: memory above the quiet one", max(*peak, back) - before, MEMORY_MB, "MB", digits=0),
         end.model_copy(update={"met": end.met and ended == 0}),
     ]
 

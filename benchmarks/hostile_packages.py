@@ -75,7 +75,7 @@ def main() -> int:
     records.keep(
         options,
         "hostile_packages",
-        records.at_most("ran before consent", programs, 0, of, f"{len(corpus)} packages"),
+        records.at_most("ran before consent", programs, 0, of, note=f"{len(corpus)} packages"),
         records.at_most("answered otherwise than they should be", wrong, 0, of),
     )
     return 2 if len(corpus) < options.count else int(bool(wrong))

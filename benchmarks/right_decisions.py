@@ -92,7 +92,7 @@ def main() -> int:
         options,
         "right_decisions",
         records.at_least("named nothing more than 3 % behind the best", right, len(off), of),
-        records.at_most("furthest behind the best", round(100 * (max(off) - 1), 1), 100 * (OFF - 1), "%"),
+        records.at_most("furthest behind the best", 100 * (max(off) - 1), 100 * (OFF - 1), "%", digits=1),
         records.at_most("undecided", undecided, MAY_BE_UNDECIDED, of),
         Result(name="timed by a study", value=round(sum(one.timed_s for one in decisions) / len(off), 1), unit="s"),
     )

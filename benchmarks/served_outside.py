@@ -101,25 +101,23 @@ def _judged(found: dict[str, list[Asked]], clients: list[int]) -> Iterator[Resul
         np.median([kept.ms(50) - bare.ms(50) for kept, bare in zip(found["kept"], found["engine"], strict=True)])
     )
     print(f"kept connection over the bare engine, p50: {over:.3f} ms")
-    yield records.at_most("above the bare engine", round(over, 3), MOST_OVER_ENGINE_MS, "ms")
+    yield records.at_most("above the bare engine", over, MOST_OVER_ENGINE_MS, "ms", digits=3)
     yield records.at_most("requests lost", sum(one.lost for rounds in found.values() for one in rounds), 0)
     for percentile in (50, 99):
         kept, new = ([one.ms(percentile) for one in found[name]] for name in ("kept", "new"))
         value, interval = _ratio(f"kept/new p{percentile}", kept, new)
-        result = records.at_most(
-            f"p{percentile} over a kept connection", value, MOST_OVER_NEW, "times that of a new one"
-        )
-        yield result.model_copy(update={"interval": interval})
+        name, unit = f"p{percentile} over a kept connection", "times that of a new one"
+        yield records.at_most(name, value, MOST_OVER_NEW, unit, digits=3, interval=interval)
     for count in clients:
         ours, theirs = found[f"ours {count}"], found[f"MLflow {count}"]
         label = f"{count} client{'s' if count > 1 else ''}"
         value, interval = _ratio(
             f"answers a second, {label}", [one.throughput for one in ours], [one.throughput for one in theirs]
         )
-        result = records.at_least(f"answers a second, {label}", value, 1, "times MLflow's")
-        yield result.model_copy(update={"interval": interval})
+        name = f"answers a second, {label}"
+        yield records.at_least(name, value, 1, "times MLflow's", digits=3, interval=interval)
         value, interval = _ratio(f"p99, {label}", [one.ms(99) for one in ours], [one.ms(99) for one in theirs])
-        yield records.at_most(f"p99, {label}", value, 1, "times MLflow's").model_copy(update={"interval": interval})
+        yield records.at_most(f"p99, {label}", value, 1, "times MLflow's", digits=3, interval=interval)
 
 
 def _ratio(label: str, above: list[float], below: list[float]) -> tuple[float, tuple[float, float] | None]:
@@ -127,8 +125,8 @@ def _ratio(label: str, above: list[float], below: list[float]) -> tuple[float, t
     logs = np.log(np.array(above) / np.array(below))
     mean, spread = float(logs.mean()), float(stats.sem(logs)) if len(logs) > 1 else float("nan")
     half = float(stats.t.ppf(0.975, len(logs) - 1)) * spread if len(logs) > 1 else float("nan")
-    ratio, low, high = (round(float(np.exp(value)), 3) for value in (mean, mean - half, mean + half))
-    print(f"{label}: {ratio} [{low}, {high}]")
+    ratio, low, high = (float(np.exp(value)) for value in (mean, mean - half, mean + half))
+    print(f"{label}: {ratio:.3f} [{low:.3f}, {high:.3f}]")
     return ratio, (low, high) if len(logs) > 1 else None
 
 

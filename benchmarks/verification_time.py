@@ -53,7 +53,7 @@ def main() -> int:
     print(f"{failed} cells are not ok or took longer than {SECONDS:.0f} s; longest {longest:.1f} s")
     count = len(lanes)
     good_cells = records.at_least(f"cells ok within {SECONDS:.0f} s", count - failed, count, f"of {count}")
-    records.keep(options, "verification_time", good_cells, records.at_most("longest", round(longest, 1), SECONDS, "s"))
+    records.keep(options, "verification_time", good_cells, records.at_most("longest", longest, SECONDS, "s", digits=1))
     return int(failed > 0)
 
 

@@ -65,16 +65,32 @@ class Record(BaseModel):
     """Empty as long as nothing was recorded."""
 
 
-def at_least(name: str, value: float, bar: float, unit: str = "", note: str = "") -> Result:
-    """A figure that must not be below its bar."""
+def at_least(name: str, value: float, bar: float, unit: str = "", note: str = "", **shown: Any) -> Result:
+    """A figure that must not be below its bar; `_result` has what else can be said."""
     said = "all" if unit == f"of {bar}" else _bar("at least", bar, unit)
-    return Result(name=name, value=value, unit=unit, bar=said, met=value >= bar, note=note)
+    return _result(name, value, value >= bar, unit=unit, bar=said, note=note, **shown)
 
 
-def at_most(name: str, value: float, bar: float, unit: str = "", note: str = "") -> Result:
-    """A figure that must not be above its bar."""
+def at_most(name: str, value: float, bar: float, unit: str = "", note: str = "", **shown: Any) -> Result:
+    """A figure that must not be above its bar; `_result` has what else can be said."""
     said = _bar("at most", bar, unit) if bar else "none"
-    return Result(name=name, value=value, unit=unit, bar=said, met=value <= bar, note=note)
+    return _result(name, value, value <= bar, unit=unit, bar=said, note=note, **shown)
+
+
+def _result(
+    name: str,
+    value: float,
+    met: bool,
+    *,
+    digits: int | None = None,
+    interval: tuple[float, float] | None = None,
+    **told: str,
+) -> Result:
+    """A figure that is judged as it is, and shown with so many digits behind the point."""
+    if digits is not None:
+        value = round(value, digits)
+        interval = (round(interval[0], digits), round(interval[1], digits)) if interval else None
+    return Result(name=name, value=value, met=met, interval=interval, **told)
 
 
 def _bar(word: str, bar: float, unit: str) -> str:
