@@ -178,6 +178,20 @@ def fills(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
     return found
 
 
+def without_fills(
+    outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], exact: Sequence[NDArray[Any]] | None
+) -> tuple[Sequence[NDArray[Any]], Sequence[NDArray[Any]]]:
+    """Outputs and the reference with 0 for `fills` of the reference that both have; ``exact`` is the truth of the reference."""
+    if exact is None or [array.shape for array in outputs] != [array.shape for array in reference]:
+        return outputs, reference
+    same = [fills(truth, own) & (array == own) for truth, own, array in zip(exact, reference, outputs, strict=True)]
+    mine, theirs = (
+        [np.where(filled, 0, array).astype(array.dtype) for filled, array in zip(same, part, strict=True)]
+        for part in (outputs, reference)
+    )
+    return mine, theirs
+
+
 def judged(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
     """Mask of samples that can judge an engine: the model gives numbers, and overflows only where the truth does."""
     if native.dtype.kind not in "fc":

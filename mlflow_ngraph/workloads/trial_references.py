@@ -183,7 +183,7 @@ def collect(
         trials.trials.append(trial)
         trials.outputs.append(outputs)
         trials.exact.append(exact)
-        trials.variation = _further(trials.variation, *_computed(outputs, reference, trials.example_exact))
+        trials.variation = _further(trials.variation, *parity.without_fills(outputs, reference, trials.example_exact))
     trials.call_s = statistics.median(calls) if calls else 0.0
     trials.example, *trials.trials = _at_least_typical([trials.example, *trials.trials])
     return trials
@@ -363,20 +363,6 @@ def _at_least_typical(trials: Sequence[Trial]) -> list[Trial]:
         )
         for trial in trials
     ]
-
-
-def _computed(outputs: Arrays, reference: Arrays, exact: Arrays | None) -> tuple[Arrays, Arrays]:
-    """Outputs and those for the example without the numbers that both have in the place of others."""
-    if exact is None or [array.shape for array in outputs] != [array.shape for array in reference]:
-        return outputs, reference
-    same = [
-        parity.fills(truth, own) & (array == own) for truth, own, array in zip(exact, reference, outputs, strict=True)
-    ]
-    mine, theirs = (
-        [np.where(filled, 0, array).astype(array.dtype) for filled, array in zip(same, part, strict=True)]
-        for part in (outputs, reference)
-    )
-    return mine, theirs
 
 
 def _further(so_far: Parity | None, outputs: Arrays, reference: Arrays) -> Parity | None:
