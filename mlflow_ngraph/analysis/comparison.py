@@ -39,8 +39,6 @@ _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that could be ``ok`` next time. All others blame the model or the compiler."""
 _KEPT = 100_000
 """Most ratios that are kept: the questions about one leader ask for the same several times."""
-_SMALL = 8
-"""Cells of a group that are all compared with each other at once: a pass over few cells costs as much as one over many."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +123,6 @@ class Comparison(CellColumns):
         rows = [self._ratios[pair] for pair in asked]
         log, error, freedom = (np.array([row[place] for row in rows], float) for place in range(3))
         return Ratios(log, error, freedom, np.array([row[3] for row in rows], object))
-
-    def compare_within(self, groups: Iterable[Places]) -> None:
-        """Compare the cells of small groups with each other, in one pass for all that will be asked of them."""
-        small = [group for group in groups if len(group) <= _SMALL]
-        tops = [np.repeat(group, len(group)) for group in small]
-        bottoms = [np.tile(group, len(group)) for group in small]
-        if small:
-            self.ratios(np.concatenate(tops), np.concatenate(bottoms))
 
     def _compared(self, top: Places, bottom: Places) -> Ratios:
         nothing, how = unknown(len(top)), np.full(len(top), APART, object)

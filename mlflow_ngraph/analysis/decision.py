@@ -22,6 +22,9 @@ from mlflow_ngraph.text import UNSTEADY_MARK, plain, rounded
 
 _three = partial(rounded, digits=3)
 
+_SMALL = 8
+"""Cells of a group that are all compared with each other at once: a pass over few cells costs as much as one over many."""
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -153,7 +156,7 @@ def answers(
     places = np.flatnonzero(able)
     groups = comparison.frame.iloc[places].groupby(list(by), sort=False, dropna=False).indices.values()
     several = [places[np.asarray(inside, int)] for inside in groups]
-    comparison.compare_within(several)
+    _compare_within(comparison, several)
     for asked in several:
         ranked = comparison.ordered(asked[comparison.ranks[asked]])
         if len(ranked):
@@ -161,6 +164,16 @@ def answers(
             yield _answer(comparison, asked, lead), np.array([lead, *ranked[ranked != lead]], int)
         elif could := rivals_of(comparison, None, asked):
             yield _undecided(could, str(could[0].row["device"]), None, ""), ranked
+
+
+def _compare_within(comparison: Comparison, groups: Sequence[Places]) -> None:
+    """Compare the cells of small groups with each other, in one pass for all that will be asked of them."""
+    small = [group for group in groups if len(group) <= _SMALL]
+    if small:
+        tops, bottoms = (
+            np.concatenate([every(group, len(group)) for group in small]) for every in (np.repeat, np.tile)
+        )
+        comparison.ratios(tops, bottoms)
 
 
 def of_fleet(
