@@ -52,11 +52,10 @@ _STEPS = frozenset(
     for name in ("round", "floor", "ceil", "trunc", "fake_quantize_per_tensor_affine", "quantize_per_tensor")
 ) | {_ATEN.round.decimals}
 """Operations that give the same for all of a range: beside its ends a rounding error decides."""
-_JUMPS = frozenset(
-    getattr(getattr(_ATEN, name), overload)
-    for name in ("fmod", "remainder", "gt", "ge", "lt", "le")
-    for overload in ("Tensor", "Scalar")
+_COMPARISONS = frozenset(
+    getattr(getattr(_ATEN, name), overload) for name in ("gt", "ge", "lt", "le") for overload in ("Tensor", "Scalar")
 )
+_JUMPS = _COMPARISONS | {_ATEN.fmod.Tensor, _ATEN.fmod.Scalar, _ATEN.remainder.Tensor, _ATEN.remainder.Scalar}
 """Operations of two numbers that change by a jump where these, or the first one and a multiple of the second, are equal."""
 _INNER: Mapping[Any, Callable[[Sequence[Any]], torch.Tensor | float]] = {
     _ATEN.sigmoid.default: lambda args: 1.0,
@@ -146,13 +145,17 @@ class Disturbed(Intercepting):
         """Operations that round to steps, or compare."""
         self.orders = 0
         """Operations that say where a number is."""
+        self.equal: dict[int, torch.Tensor] = {}
+        """Places where compared numbers are equal, by the number of the operation among ``steps``."""
 
     def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function in _COMPARISONS:
+            self.equal[self.steps] = torch.eq(args[0], args[1])
         self.steps += _has_ends(function)
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
             self.orders += 1
-            args = (self.disturb(args[0]), *args[1:])
+            return _chosen(function, args[0], function(self.disturb(args[0]), *args[1:], **kwargs), args, kwargs)
         result = function(*args, **kwargs)
         if _is_view(function):
             return result  # what was off by chance could be put back to the side where it is
@@ -199,12 +202,14 @@ class Disturbed(Intercepting):
 class AcrossSteps(Intercepting):
     """Move values near the end of a rounding step to its other side within the block.
 
-    ``only`` restricts it to some of the operations with such steps, counted from 0.
+    ``only`` restricts it to some of the operations with such steps, counted from 0. Numbers at ``same`` places of an
+    operation are one and the same, such as the largest one beside all others, and stay equal.
     """
 
-    def __init__(self, only: Container[int] | None = None) -> None:
+    def __init__(self, only: Container[int] | None = None, same: Mapping[int, torch.Tensor] | None = None) -> None:
         super().__init__()
         self._only = only
+        self._same = same or {}
         self._met = 0
         self.beside: list[int] = []
         """The operations in which something lay beside an end."""
@@ -212,7 +217,7 @@ class AcrossSteps(Intercepting):
     def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _has_ends(function):
             step = partial(function, **kwargs) if kwargs else function
-            moved = _across(step, *args)
+            moved = _across(step, *args, same=self._same.get(self._met))
             if moved is not args[0]:
                 self.beside.append(self._met)
             if self._only is None or self._met in self._only:
@@ -225,7 +230,22 @@ def _has_ends(function: Any) -> bool:
     return function in _STEPS or function in _JUMPS
 
 
-def _across(function: Any, given: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _chosen(
+    function: Any, numbers: torch.Tensor, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Places that were ``found``, and the ``numbers`` there: the same ones, so that they compare as equal to themselves."""
+    if isinstance(found, torch.Tensor):
+        return found
+    _, places = found
+    names = [argument.name for argument in function._schema.arguments]  # noqa: SLF001 - no public name for it
+    position = names.index("dim")
+    axis = args[position] if position < len(args) else kwargs.get("dim", -1)
+    if places.dim() == numbers.dim():
+        return numbers.gather(axis, places), places
+    return numbers.gather(axis, places.unsqueeze(axis)).squeeze(axis), places
+
+
+def _across(function: Any, given: torch.Tensor, *rest: Any, same: torch.Tensor | None = None) -> torch.Tensor:
     """Move values near the end of a step to its other side; the same object where there are none."""
     if given.dtype not in _ROUND_OFF or not given.numel():
         return given
@@ -247,6 +267,9 @@ def _across(function: Any, given: torch.Tensor, *rest: Any) -> torch.Tensor:
     # Where it does not jump, the remainder of a division moves as far as what is divided.
     slope = 2 * near if here.is_floating_point() and function in _JUMPS else 0.0
     down, up = ((other != here) & ((other - here).abs() > slope) for other in (low, high))
+    if same is not None and same.shape == up.shape:
+        apart = ~(same & torch.eq(given, rest[0]))
+        up, down = up & apart, down & apart
     if not (up | down).any():
         return given
     return torch.where(up, given + near, torch.where(down, given - near, given))

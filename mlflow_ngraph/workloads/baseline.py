@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -74,18 +74,19 @@ class ModuleBaseline:
             return TIMES, self._within(mode, inputs, mode.disturb)
 
         own = self._state()
-        first = Disturbed(seed, own=own)
-        found = [drawn_with(first), drawn_with(Disturbed(seed, coherent=True, own=own))]
+        first, coherent = Disturbed(seed, own=own), Disturbed(seed, coherent=True, own=own)
+        found = [drawn_with(first), drawn_with(coherent)]
         if first.orders:
             # Each draw leaves two equal numbers in their order half of the time.
             seeds = range((_ORDERS + 1) * seed + 1, (_ORDERS + 1) * (seed + 1))
             found += [drawn_with(Disturbed(other, own=own)) for other in seeds]
         if first.steps:
-            beside = AcrossSteps(())
+            same = _in_both(first.equal, coherent.equal)
+            beside = AcrossSteps((), same)
             self._within(beside, inputs)
             # Each alone, too: what falls to its other side may take what comes later away from there.
-            alone = np.array_split(beside.beside, _ALONE)
-            across = [AcrossSteps(), *(AcrossSteps(some) for some in alone if len(some))] if beside.beside else []
+            alone = [None, *(some for some in np.array_split(beside.beside, _ALONE) if len(some))]
+            across = [AcrossSteps(some, same) for some in alone] if beside.beside else []
             found += [(OF_STEPS, self._within(mode, inputs)) for mode in across]
         return [*found, (1.0, self._within(Naive(), inputs))]
 
@@ -266,6 +267,12 @@ def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArr
     by = times * np.finfo(array.dtype).eps / 2
     moved: NDArray[Any] = (array + by * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
     return moved
+
+
+def _in_both(first: Mapping[int, torch.Tensor], second: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Places that are marked in both, by operation."""
+    shared = [place for place in first if place in second and first[place].shape == second[place].shape]
+    return {place: first[place] & second[place] for place in shared}
 
 
 def _changed(before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]]) -> bool:

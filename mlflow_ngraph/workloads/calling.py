@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,19 @@ class KeywordCall(nn.Module):  # type: ignore[misc]
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         return self.model(**dict(zip(self.names, inputs, strict=True)))
+
+
+def called_by_name(model: nn.Module, names: Sequence[str]) -> nn.Module:
+    """Model that takes inputs of these names by position: itself where they are its first parameters, else wrapped.
+
+    TorchScript compiles no code of a wrapper for any number of inputs.
+    """
+    try:
+        first = list(signature(model.forward).parameters.values())[: len(names)]
+    except ValueError:  # a traced module says nothing of its parameters
+        first = []
+    by_position = [parameter.name for parameter in first if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return model if by_position == list(names) else KeywordCall(model, names)
 
 
 class FlatOutputs(nn.Module):  # type: ignore[misc]

@@ -64,7 +64,7 @@ class MlflowWorkload(SampledWorkload):
         return set(names) - self._options.ranges.keys() - said
 
     def module(self) -> torch.nn.Module:
-        from mlflow_ngraph.workloads.calling import KeywordCall
+        from mlflow_ngraph.workloads.calling import called_by_name
         from mlflow_ngraph.workloads.unwrapping import require_values, unwrapped
 
         onnx = self._as_onnx()
@@ -73,7 +73,7 @@ class MlflowWorkload(SampledWorkload):
         model = unwrapped(self._load())
         require_values(model, str(self.ref))
         if isinstance(self._options.inputs, dict):
-            model = KeywordCall(model, list(self._options.inputs))
+            model = called_by_name(model, list(self._options.inputs))
         return model.eval()
 
     def localise(self, directory: Path) -> MlflowWorkload:

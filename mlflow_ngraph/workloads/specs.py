@@ -41,7 +41,7 @@ class InputOptions(Options):
     low: int = 0
     """Smallest value of an integer input."""
     high: int | None = None
-    """One more than the largest value of an integer input; default: as the model tells, else 2."""
+    """One more than the largest value of an integer input; default: as the model tells, else 256 for images in uint8, and 2."""
     name: str | None = None
     """Default: ``input``, or ``input_0``, ``input_1``, ... when there are several."""
 
@@ -60,6 +60,9 @@ class InputOptions(Options):
 
 _DEFAULT_RANGE = 2
 """Values of an integer input whose bound nobody knows: it may be a mask."""
+
+_IMAGE, _BYTES = 3, 256
+"""Axes from which on an input of bytes is an image, and the values of a byte."""
 
 
 @contextmanager
@@ -151,6 +154,8 @@ def _with_high(spec: TensorSpec, high: int | None) -> TensorSpec:
     """Set an input's upper bound; positions without a known bound have the length of the sequence."""
     if high is None and is_position(spec.name) and spec.shape and isinstance(spec.shape[-1], int):
         high = spec.low + spec.shape[-1]
+    elif high is None and spec.dtype == "uint8" and len(spec.shape) >= _IMAGE and "mask" not in spec.name.lower():
+        high = _BYTES
     return spec if high is None else replace(spec, high=high)
 
 

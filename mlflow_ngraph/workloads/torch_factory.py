@@ -101,7 +101,7 @@ class TorchWorkload(SampledWorkload):
         return model
 
     def skeleton(self) -> torch.nn.Module:
-        from mlflow_ngraph.workloads.calling import KeywordCall, StructuredCall
+        from mlflow_ngraph.workloads.calling import StructuredCall, called_by_name
         from mlflow_ngraph.workloads.initialise import seeded
         from mlflow_ngraph.workloads.unwrapping import materialise, require_values
 
@@ -111,7 +111,7 @@ class TorchWorkload(SampledWorkload):
         with seeded(self.init.seed):
             model = self._made()
             if isinstance(self._options.inputs, dict) and not isinstance(model, StructuredCall):
-                model = KeywordCall(model, list(self._options.inputs))
+                model = called_by_name(model, list(self._options.inputs))
             model.eval()
             # Only the shapes matter, and the file need not be where an engine is loaded.
             there = self._options.samples is not None and Path(self._options.samples).is_file()

@@ -19,6 +19,13 @@ class Linear(nn.Module):
         return self.linear(values)
 
 
+class Chosen(Linear):
+    """Scales its outputs where the data say so."""
+
+    def forward(self, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return self.linear(values) * scale if bool(values.sum() > 0) else self.linear(values)
+
+
 class Insisting(Linear):
     """Its dropout stays on, because its author has overridden ``train``."""
 

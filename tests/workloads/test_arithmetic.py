@@ -274,6 +274,41 @@ def test_a_remainder_and_a_comparison_fall_to_the_other_side_where_two_numbers_a
     assert torch.fmod(first, second).tolist() == [0.0, 0.5, 1.0]
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda computed: computed >= computed.amax(1, keepdim=True),
+        lambda computed: computed.amax(1, keepdim=True) <= computed,
+        lambda computed: computed == computed.max(1, keepdim=True).values,
+        lambda computed: computed >= computed.topk(3).values[:, -1:],
+        lambda computed: computed == computed.sort(1).values[:, -1:],
+        lambda computed: computed < computed.kthvalue(8, 1, keepdim=True).values,
+    ],
+)
+def test_a_number_compared_with_itself_is_no_tie(chosen: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    class Chosen(nn.Sequential):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            computed = super().forward(given)
+            return torch.where(chosen(computed), computed, 0.0)
+
+    torch.manual_seed(0)
+    trials = known(Chosen(nn.Linear(16, 16)))
+    normal = next(trial for trial in trials.trials if trial.kind == "normal")
+    assert normal.rounding[0] is not None
+    assert normal.rounding[0].largest < 1e-5
+
+
+def test_two_ways_to_one_number_are_a_tie() -> None:
+    class Ways(nn.Module):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            return (given * 3.0 >= given + given + given).float()
+
+    trials = known(Ways())
+    normal = next(trial for trial in trials.trials if trial.kind == "normal")
+    assert normal.rounding[0] is not None
+    assert normal.rounding[0].largest > 0.01
+
+
 def test_products_and_running_sums_are_taken_term_by_term_too() -> None:
     ones = torch.full((2, 3, 50_000), 0.1)
     with Naive():

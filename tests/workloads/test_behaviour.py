@@ -11,10 +11,12 @@ import torch
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
+from mlflow_ngraph.workloads.calling import called_by_name
 from mlflow_ngraph.workloads.evaluation import training_operations
 from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph.workloads.registry import create
+from tests.workloads import behaving
 
 INPUTS = [{"shape": ["batch", 4]}]
 
@@ -93,6 +95,18 @@ def test_lines_that_look_at_the_data_are_named_and_those_that_look_at_shapes_and
     (place,) = behaviour("Branching", tmp_path).reads
     assert place.startswith("behaving.py:")
     assert place.endswith("if out.amax() > 2.5")
+
+
+def test_inputs_by_name_in_the_models_own_order_are_passed_by_position():
+    """No wrapper keeps TorchScript from compiling control flow then."""
+    model = behaving.Chosen()
+    assert called_by_name(model, ["values", "scale"]) is model
+    assert called_by_name(model, ["values"]) is model
+    values, scale = torch.ones(2, 4), torch.full((2, 4), 3.0)
+    swapped = called_by_name(model, ["scale", "values"])
+    assert torch.equal(swapped(scale, values), model(values, scale))
+    traced = called_by_name(torch.jit.trace(model, (values, scale)), ["values", "scale"])
+    assert torch.equal(traced(values, scale), model(values, scale))
 
 
 def test_memory_that_python_reads_without_an_operator_counts_too(tmp_path):

@@ -71,6 +71,16 @@ def test_a_range_is_what_the_user_says_or_the_model_shows(name: str, said: dict[
     assert found.inputs[0].high == high
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "high"),
+    [("image", ["batch", 3, 8, 8], 256), ("mask", ["batch", 1, 8, 8], 2), ("kinds", ["batch", 8], 2)],
+)
+def test_an_image_in_bytes_has_all_of_their_values(name: str, shape: list[Any], high: int) -> None:
+    said = {name: {"shape": shape, "dtype": "uint8"}}
+    assert factory("Table", inputs=said).inputs()[0].high == high
+    assert factory("Table", inputs={name: {**said[name], "high": 7}}).inputs()[0].high == 7
+
+
 def test_hashed_ids_of_a_file_may_be_any(tmp_path: Path) -> None:
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT32, ["batch", 3])]
     outputs = [helper.make_tensor_value_info("out", TensorProto.INT32, ["batch", 3])]
