@@ -7,10 +7,6 @@ rules.
 
 from __future__ import annotations
 
-import json
-import math
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,22 +15,16 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.cell_columns import CellColumns, Mask, Places, grouped
+from mlflow_ngraph.analysis.cell_columns import Mask, Places, grouped
+from mlflow_ngraph.analysis.round_pairs import CHOICE, FIELD, RoundPairs
 from mlflow_ngraph.estimates import ALPHA, Array, Estimate, exactly, unknown
-from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.metrics import BEATEN_BY, METRICS, ROUNDS, Metric, is_complement
+from mlflow_ngraph.metrics import BEATEN_BY, Metric, is_complement
 from mlflow_ngraph.objectives import AS_GOOD, SECOND
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.verdicts import Verdict
 
 SAME_ROUNDS, CHAIN, APART = "same rounds", "chain", "apart"
 """Kinds of comparison."""
-FIELD = ("study_id", "workload", "batch")
-"""Columns that are equal in cells that may share rounds."""
-CHOICE = ("device", "workload", "compiler_label", "precision", "mode", "threads")
-"""Columns that are equal in cells that differ only in batch size."""
-PER_SAMPLE = ("throughput",)
-"""Metrics that compare batch sizes by shared rounds, where batch sizes race."""
 _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that could be ``ok`` next time. All others blame the model or the compiler."""
 _KEPT = 100_000
@@ -48,22 +38,12 @@ class Ratios(Estimate):
     how: NDArray[np.object_]
 
 
-class Comparison(CellColumns):
+class Comparison(RoundPairs):
     """Cells of a table, compared by one metric. Cells are positions in the table."""
 
     def __init__(self, frame: pd.DataFrame, metric: Metric) -> None:
-        super().__init__(frame)
-        self.metric = metric
-        self._by_round = METRICS[metric.name].by_round if metric.name in METRICS else 0
-        self._has_rounds = bool(self._by_round) and {*FIELD, ROUNDS} <= set(frame.columns)
-        self._rounds: dict[int, dict[str, float]] = {}
-        self._pairs: dict[tuple[int, int], tuple[float, float, float]] = {}
+        super().__init__(frame, metric)
         self._ratios: dict[tuple[int, int], tuple[float, float, float, str]] = {}
-
-    @cached_property
-    def figures(self) -> Estimate:
-        """Figures as they stand."""
-        return significance.figures(self.frame, self.metric.name)
 
     @cached_property
     def numbers(self) -> Array:
@@ -76,24 +56,24 @@ class Comparison(CellColumns):
 
         Rounds shared with another cell replace an interval of its own.
         """
-        measured = self._ok & ~np.isnan(self.numbers)
+        measured = self.ok & ~np.isnan(self.numbers)
         able: Mask = measured & ~self._alone
-        fields = grouped(self._together, np.flatnonzero(measured))
+        fields = grouped(self.together, np.flatnonzero(measured))
         for place in np.flatnonzero(measured & self._alone):
-            others = fields[int(self._together[place])]
-            able[place] = bool(self._paired(np.full(len(others), place), others).known.any())
+            others = fields[int(self.together[place])]
+            able[place] = bool(self.paired(np.full(len(others), place), others).known.any())
         return able
 
     @cached_property
     def unranked(self) -> Mask:
         """Mark cells that cannot rank but may be the best: their figure could be right, or is unknown."""
-        possible: Mask = (self._ok | self._verdicts(_RETRYABLE)) & ~np.isnan(self.numbers) & ~self.ranks
+        possible: Mask = (self.ok | self.with_verdicts(_RETRYABLE)) & ~np.isnan(self.numbers) & ~self.ranks
         return possible | self.skipped
 
     @cached_property
     def skipped(self) -> Mask:
         """Mark cells skipped for lack of time."""
-        return self._verdicts({str(Verdict.LEFT_OUT)})
+        return self.with_verdicts({str(Verdict.LEFT_OUT)})
 
     @cached_property
     def optimistic(self) -> Array:
@@ -128,8 +108,8 @@ class Comparison(CellColumns):
         nothing, how = unknown(len(top)), np.full(len(top), APART, object)
         found = self.figures.take(top).over(self.figures.take(bottom))
         found = found.where(np.isfinite(self.figures.log[bottom]), nothing)
-        paired = self._paired(top, bottom)
-        for name, better in ((SAME_ROUNDS, paired), (CHAIN, self._chained(top, bottom, ~paired.known))):
+        paired = self.paired(top, bottom)
+        for name, better in ((SAME_ROUNDS, paired), (CHAIN, self.chained(top, bottom, ~paired.known))):
             known = better.known & np.isfinite(found.log)
             found, how[known] = better.where(known, found), name
         found = nothing.where(self._bases[top] != self._bases[bottom], found)
@@ -204,7 +184,7 @@ class Comparison(CellColumns):
         where = {(texts[0][place], texts[1][place]): place for place in among[self.ranks[among]]}
         rivals = np.array([where.get((texts[0][place], texts[2][place]), -1) for place in places], int)
         beaten[:] = rivals >= 0
-        beaten[beaten] = self._together[places[beaten]] == self._together[rivals[beaten]]
+        beaten[beaten] = self.together[places[beaten]] == self.together[rivals[beaten]]
         return beaten
 
     def could_beat(self, ratios: Estimate) -> Mask:
@@ -228,10 +208,6 @@ class Comparison(CellColumns):
         return np.full(len(self.frame), "", object)
 
     @cached_property
-    def _ok(self) -> Mask:
-        return self._verdicts({str(Verdict.OK)})
-
-    @cached_property
     def _alone(self) -> Mask:
         """Mark cells without an interval, of a metric that has them."""
         if self.metric.interval == "none":
@@ -245,19 +221,6 @@ class Comparison(CellColumns):
         return self.codes(names) if set(names) <= set(self.frame.columns) else np.arange(len(self.frame))
 
     @cached_property
-    def _together(self) -> Places:
-        """Number the groups that may share rounds; rows without rounds get a number of their own."""
-        if not self._has_rounds:
-            return np.arange(len(self.frame))
-        per_sample = self.metric.name in PER_SAMPLE
-        return self.codes([name for name in FIELD if name != "batch" or not per_sample])
-
-    @cached_property
-    def _ok_by_study(self) -> dict[int, Places]:
-        """Cells that are ``ok``, by the number of workload and study."""
-        return grouped(self.codes(FIELD[:2]), np.flatnonzero(self._ok))
-
-    @cached_property
     def _names(self) -> Places:
         """Numbers in alphabetical order of the cells."""
         names = [name for name in (*CHOICE, "batch") if name in self.frame.columns]
@@ -266,73 +229,10 @@ class Comparison(CellColumns):
         ranks[np.lexsort(keys)] = np.arange(len(self.frame))
         return ranks
 
-    def _verdicts(self, names: Iterable[str]) -> Mask:
-        return np.asarray(self.frame["verdict"].isin(list(names)), bool)
-
     def other_choice(self, place: int, places: Places) -> Mask:
         """Mark cells that differ from one in more than the batch size."""
         other: Mask = self.codes(CHOICE)[places] != self.codes(CHOICE)[place]
         return other
-
-    def _paired(self, tops: Places, bottoms: Places) -> Estimate:
-        """Ratios round by round; NaN with fewer than two shared rounds."""
-        found = unknown(len(tops))
-        differences: dict[int, dict[tuple[int, int], Array]] = defaultdict(dict)
-        related = np.flatnonzero((self._together[tops] == self._together[bottoms]) & (tops != bottoms)).tolist()
-        asked = {place: (int(tops[place]), int(bottoms[place])) for place in related} if self._has_rounds else {}
-        for pair in {pair for pair in asked.values() if pair not in self._pairs}:
-            top, bottom = map(self._logs, pair)
-            logs = np.array([self._by_round * (bottom[name] - log) for name, log in top.items() if name in bottom])
-            self._pairs[pair] = (math.nan, math.nan, math.nan)
-            if logs.size > 1:  # one round gives no interval
-                differences[logs.size][pair] = logs
-        for pairs in differences.values():  # vectorised over pairs with equally many rounds
-            several = statistics.trimmed_mean(np.stack(list(pairs.values())))
-            self._pairs.update(zip(pairs, zip(several.log, several.error, several.freedom, strict=True), strict=True))
-        for place, pair in asked.items():
-            found.log[place], found.error[place], found.freedom[place] = self._pairs[pair]
-        return found
-
-    def _logs(self, place: int) -> dict[str, float]:
-        known = self._rounds.get(place)
-        if known is None:
-            text = self.column(ROUNDS)[place]
-            known = self._rounds[place] = json.loads(text) if isinstance(text, str) and text else {}
-        return known
-
-    def _chained(self, tops: Places, bottoms: Places, asked: Mask) -> Estimate:
-        """Ratios by a third cell of the same study, the most certain one; NaN without any.
-
-        The third cell shares rounds with both. Between batch sizes, it is the choice of one at the batch size of the
-        other: the step between batch sizes uses that choice's own figures, the rest uses rounds.
-        """
-        found = unknown(len(tops))
-        if not self._has_rounds:
-            return found
-        study, field, choice = self.codes(FIELD[:2]), self.codes(FIELD), self.codes(CHOICE)
-        related = np.flatnonzero(asked & (study[tops] == study[bottoms]) & (choice[tops] != choice[bottoms]))
-        if not len(related):
-            return found
-        thirds = [np.zeros(0, int)]
-        for place in related.tolist():
-            ends = tops[place], bottoms[place]
-            own = self._ok_by_study.get(int(study[ends[0]]), thirds[0])
-            linked = [(field[own] == field[end]) | (choice[own] == choice[end]) for end in ends]
-            thirds.append(own[linked[0] & linked[1]])
-        third, asker = np.concatenate(thirds), np.repeat(related, [len(places) for places in thirds[1:]])
-        ways = self._step(tops[asker], third).over(self._step(bottoms[asker], third))
-        known = np.flatnonzero(ways.known)
-        order = known[np.lexsort((ways.error[known], asker[known]))]
-        places, firsts = np.unique(asker[order], return_index=True)
-        best = ways.take(order[firsts])
-        found.log[places], found.error[places], found.freedom[places] = best.log, best.error, best.freedom
-        return found
-
-    def _step(self, tops: Places, bottoms: Places) -> Estimate:
-        """Ratios by rounds within a field, and by figures between batch sizes of one choice."""
-        field = self.codes(FIELD)
-        figures = self.figures.take(tops).over(self.figures.take(bottoms))
-        return self._paired(tops, bottoms).where(field[tops] == field[bottoms], figures)
 
     def _fastest(self, places: Places) -> int:
         """Best cell by pairs: first within each field by rounds, then among the winners.

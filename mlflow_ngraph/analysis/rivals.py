@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mlflow_ngraph.analysis.cell_columns import Places
-from mlflow_ngraph.analysis.comparison import CHOICE, FIELD, Comparison
+from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.round_pairs import CHOICE, FIELD
 from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
 from mlflow_ngraph.estimates import LEVEL, Estimate, quantile
 from mlflow_ngraph.metrics import BEATEN_BY, with_estimates
