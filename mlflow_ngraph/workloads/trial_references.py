@@ -278,15 +278,22 @@ def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple
     """True if double precision is far off while disturbances are near to it or to the model.
 
     A buffer or NumPy kept the model's own type, or eager execution takes a fast path that computes something else, such as zeros
-    where a transformer's input is padded.
+    where a transformer's input is padded. Samples that overflow in the model alone tell nothing.
     """
     for index, output in enumerate(outputs):
-        away = parity.errors(exact[index], output, output)
+        told = parity.judged(exact[index], output)
+        own, true, *others = (
+            np.atleast_1d(array)[told] for array in (output, exact[index], *(moved[index] for _, moved in several))
+        )
+        away = parity.errors(true, own, own)
         if away.tells:
             continue
         grown = min(
-            max(parity.errors(moved[index], origin, output).largest / times for times, moved in several)
-            for origin in (output, exact[index])
+            max(
+                parity.errors(moved, origin, own).largest / times
+                for (times, _), moved in zip(several, others, strict=True)
+            )
+            for origin in (own, true)
         )
         if away.largest > _FAR * max(grown, parity.round_off(output)):
             return True

@@ -468,6 +468,29 @@ def test_the_smallest_number_that_a_model_adds_is_that_of_its_own_type() -> None
     np.testing.assert_allclose(exact, np.log(float(np.finfo(np.float32).eps)), rtol=1e-12)
 
 
+def test_a_sample_that_overflows_in_the_model_alone_leaves_the_others_to_judge() -> None:
+    class Product(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 1e19 * 1e19 / 1e38
+
+    given = np.array([[10.0, 20.0], [0.1, 0.3]], np.float32)
+    baseline = ModuleBaseline(Product())
+    (native,) = baseline.run([given])
+    trial, exact = observed(baseline, 0, "mixed scales", [given], [native], [None])
+    assert np.isinf(native[0]).all()
+    assert not trial.unchecked
+    assert exact is not None
+    right = exact[0].astype(np.float32)
+    fine, wrong = (
+        parity.judge(array, native, exact[0], trial.rounding[0], "fp32")
+        for array in (right, right * np.float32([[1], [1.01]]))
+    )
+    assert fine is not None
+    assert wrong is not None
+    assert not fine.problem
+    assert wrong.problem
+
+
 def test_a_fast_path_that_computes_something_else_is_told() -> None:
     """Zeros where the input is padded."""
 
