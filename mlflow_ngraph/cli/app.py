@@ -97,7 +97,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 def cli(debug: bool) -> None:
     """Find the graph compiler, flags and batch size for a model on this device.
 
-    Exit codes: 0 success, 1 failure, 2 wrong request (nothing written), 3 some cells are not ok.
+    Exit codes: 0 success, 1 failure, 2 wrong request (nothing written), 3 no good answer.
     """
 
 
