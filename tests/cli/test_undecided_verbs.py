@@ -39,7 +39,7 @@ def test_recommend_names_no_winner(recorded: str, cli: Cli) -> None:
     assert first.startswith("undecided for resnet18 on xeon: openvino at batch ")
     assert "; and 2 more; could beat" in first
     assert "could beat onnxruntime[opt_level=2] at batch 4" in first
-    assert "measure again with mlflow-ngraph benchmark --workloads timm:resnet18 --compilers openvino" in first
+    assert "measure again: mlflow-ngraph benchmark --workloads timm:resnet18 --compilers openvino" in first
     assert "mlflow-ngraph engine pull" not in out
     assert "*" not in out
     code, out, _ = cli("recommend", "--workloads", "resnet18", "--json")
@@ -57,7 +57,7 @@ def test_recommend_names_no_winner(recorded: str, cli: Cli) -> None:
 def test_recommend_where_nothing_is_ok(recorded: str, cli: Cli) -> None:
     code, out, _ = cli("recommend", "--workloads", "resnet18", "--compilers", "openvino")
     assert code == 3
-    assert "nothing else is ok; measure again with" in out
+    assert "nothing else is ok; measure again:" in out
 
 
 def test_pull_refuses_unless_that_is_accepted(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
