@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
+from mlflow_ngraph.tracking.description import models
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.ui import answers
 from mlflow_ngraph.ui.store import ResultStore
@@ -88,6 +90,24 @@ def test_no_verb_merges_them(recorded: str, tmp_path: Path, cli: Cli, cli_json: 
     assert code == 0, err
     page = (target / "report.md").read_text(encoding="utf-8")
     assert all(name in page for name in NAMES)
+
+
+def test_the_view_of_a_model_in_mlflow_shows_no_other(recorded: str, tmp_path: Path) -> None:
+    record = alike(study_record(tmp_path / "later", study_id="later"))
+    (ref,) = [ref for ref in record.workloads if ref.startswith("torch:")]
+    record.workloads = {**record.workloads, ref: {**record.workloads[ref], "digest": "0" * 64}}
+    put(recorded, record, tmp_path / "later")
+    client = MlflowClient(recorded)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = {}
+    for number, known in enumerate((alike(study_record(tmp_path / "same")), record)):
+        for name, only in models(known).items():
+            runs = client.search_runs(experiments, " AND ".join(only))
+            found[number, name] = {run.info.run_id for run in runs}
+            assert len({(run.data.params["workload"], run.data.tags["ngraph.model_content"]) for run in runs}) == 1
+    assert {name for _, name in found} == NAMES
+    assert not found[0, "classifier (torch)"] & found[1, "classifier (torch)"]
+    assert found[0, "classifier (onnx)"] == found[1, "classifier (onnx)"]
 
 
 def test_a_cell_is_named_by_whatever_names_its_model(recorded: str, cli: Cli) -> None:
