@@ -146,12 +146,12 @@ def test_what_a_name_means_is_said_once(recorded: str, cli: Cli) -> None:
 
 def test_pull_asks_which_of_them(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow_ngraph.engines.compatibility.incompatibility", lambda manifest: "")
-    code, _, err = cli("engine", "pull", "--workload", "classifier", "--dry-run")
+    code, _, err = cli("engine", "pull", "--workloads", "classifier", "--dry-run")
     assert code == 2
     assert "engines of several models fit" in err
     assert all(ref in err for ref in REFS.values())
     for name in NAMES:
-        code, out, err = cli("engine", "pull", "--workload", name, "--dry-run", "--accept-undecided", "--json")
+        code, out, err = cli("engine", "pull", "--workloads", name, "--dry-run", "--accept-undecided", "--json")
         assert code == 0, err
         chosen = json.loads(out)["answer"]["chosen"]
         assert chosen["label"] == name
@@ -167,7 +167,7 @@ def test_promote_judges_an_engine_beside_those_of_its_own_model(recorded: str, c
     )
     before = torch[(torch["study_id"] == "quick-0") & (torch["compiler"] == "onnxruntime")].iloc[0]
     code, out, _ = cli(
-        "engine", "promote", before["model_id"], "--name", "shop", "--dry-run", "--batch", str(before["batch"])
+        "engine", "promote", before["model_id"], "--name", "shop", "--dry-run", "--batch-size", str(before["batch"])
     )
     assert code == 3
     assert "classifier (torch) by onnxruntime[opt_level=2], fp32 is not promoted" in out
@@ -197,7 +197,7 @@ def test_two_flag_sets_of_one_compiler_are_two(
     assert {value["compiler_label"] for value in cli_json("compare", "--all", *asked)["values"]} == labels
     assert {row["compiler_label"] for row in cli_json("recommend", *asked)["choices"]} == labels
     code, out, _ = cli(
-        "engine", "pull", "--workload", "resnet18", "--compilers", "onnxruntime[opt_level=2]", "--dry-run"
+        "engine", "pull", "--workloads", "resnet18", "--compilers", "onnxruntime[opt_level=2]", "--dry-run"
     )
     assert (code, "resnet18 by onnxruntime[opt_level=2], fp32" in out) == (0, True)
     frame = results.load(sqlite_uri, workloads=["resnet18"], compilers=["onnxruntime"])

@@ -56,9 +56,9 @@ def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json
     asked = (
         "engine",
         "pull",
-        "--workload",
+        "--workloads",
         WORKLOAD.replace("?", "?depth=1&"),
-        "--device",
+        "--devices",
         "here",
         "--tracking-uri",
         logged.uri,
@@ -112,7 +112,7 @@ def test_what_was_passed_over_is_said(
     [
         (("--workloads", "timm:resnet18"), "unknown workload 'timm:resnet18': "),
         (("--objective", "fame"), "unknown objective 'fame'"),
-        (("--device", "orin"), "unknown device 'orin'"),
+        (("--devices", "orin"), "unknown device 'orin'"),
         (("0" * 32, "--objective", "latency"), "--objective, bounds, --dry-run and --accept-undecided are for"),
         (("0" * 32, "--families", "X"), "--families chooses among all engines: leave it out, or leave out 000"),
         (
@@ -153,7 +153,7 @@ def test_a_run_is_chosen_from(logged: Logged, cli: Cli, cli_json: Callable[..., 
         "openvino",
         "--batch-sizes",
         "4",
-        "--device",
+        "--devices",
         "here",
     )
     assert document["model_id"] == logged.models["openvino"]
