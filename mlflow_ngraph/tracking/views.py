@@ -36,7 +36,7 @@ _WORKFLOW = "workflowType=machine_learning"
 _MOST = 40
 """Views of an experiment that MLflow shows."""
 _DIGITS = 12
-"""Of the digest in the id of a model's view: the name of a model may be that of others."""
+"""Characters of a digest in the id of a model's view; several models may have one name."""
 _PARAMS = (Param.MODEL, Param.DEVICE, Param.COMPILER, Param.PRECISION)
 
 
