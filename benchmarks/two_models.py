@@ -171,7 +171,7 @@ def pulled(user: User, scope: list[str], rng: random.Random, both: bool) -> Any:
 def promoted(user: User, scope: list[str], rng: random.Random, both: bool) -> Any:
     """The judgement of the user's engine of ONNX Runtime at batch 4."""
     code, document, err = user.ask(
-        "engine", "promote", own_engine(user), "--name", f"of-{user.name}", "--dry-run", "--batch", "4"
+        "engine", "promote", own_engine(user), "--name", f"of-{user.name}", "--dry-run", "--batch-size", "4"
     )
     if not document:
         return code, err

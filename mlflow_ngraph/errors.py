@@ -20,6 +20,7 @@
     │   ├── IncomparableError       an engine has other outputs than the model: their number, a shape or a type
     │   ├── ImpossibleReadingError  a clock or a counter says what cannot be
     │   └── CompileError            the compiler failed on this model
+    ├── NoAnswerError               the request was right, and nothing fits it; exit code 3
     ├── EngineError                 a stored engine is damaged, or does not serve here
     │   └── TransferError           a file of an engine did not arrive: nothing is known against the engine
     ├── ArchiveError                an archive of studies is damaged, not one, or contradicts what is here
@@ -45,8 +46,8 @@ _CLOSE, _LIKELY = 5, 2
 
 
 NO_GOOD_ANSWER = 3
-"""Exit code where nothing went wrong and the answer is none to act on: cells that are not ok, an engine that is not promoted, what
-could not be told.
+"""Exit code where nothing went wrong and the answer is none to act on: cells that are not ok, limits that nothing keeps, an engine
+that is not promoted, what could not be told.
 """
 
 
@@ -164,6 +165,12 @@ class ImpossibleReadingError(CellError):
 
 class CompileError(CellError):
     """The compiler failed on this model."""
+
+
+class NoAnswerError(NGraphError):
+    """Nothing that was measured fits a request that is right."""
+
+    exit_code = NO_GOOD_ANSWER
 
 
 class EngineError(NGraphError):

@@ -72,13 +72,22 @@ class Answer:
 
     @property
     def sentence(self) -> str:
-        """One sentence: compiler with gain, batch size, and advice where either is open."""
+        """One sentence: compiler with gain, batch size, and at its end `command` where either is open."""
         where = self.label if self.device is None else f"{self.label} on {self.device}"
-        others = [rival for rival in self.rivals if not rival.same_choice]
-        if self.row is None or others:
-            return undecided.sentence(others or self.rivals, self.row, self.figure, where)
+        if self.row is None or any(not rival.same_choice for rival in self.rivals):
+            return undecided.sentence(self._open, self.row, self.figure, where)
         clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]
         return f"{where}: {'; '.join(clauses)}"
+
+    @property
+    def command(self) -> str:
+        """Command that measures again what is open; empty where nothing is."""
+        return undecided.measuring(self._open, self.row)[1] if self.rivals else ""
+
+    @property
+    def _open(self) -> Sequence[Rival]:
+        """Rivals of another choice; where only the batch size is open, those of other batch sizes."""
+        return [rival for rival in self.rivals if not rival.same_choice] or self.rivals
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -127,7 +136,7 @@ class Answer:
             yield f"batch {' or '.join(map(str, sorted(alike)))} is as good (within {100 * AS_GOOD:g} %){reason}"
         if self.rivals:
             could = undecided.listed([rival.clause for rival in self.rivals])
-            yield f"its batch size is undecided: {could} could be better; {undecided.measuring_command(self.rivals, row)}"
+            yield f"its batch size is undecided: {could} could be better; {' '.join(undecided.measuring(self.rivals, row))}"
 
 
 def times(value: float, low: float | None = None, high: float | None = None, *, unsteady: bool = False) -> str:

@@ -6,7 +6,6 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from mlflow_ngraph.analysis import cells as recorded
@@ -31,6 +30,8 @@ class Explained:
     explanation: Explanation | None
     problem: str = ""
     """Reason that there is no explanation; empty where there is one."""
+    elsewhere: tuple[str, ...] = ()
+    """Other studies that have the cell, newest first."""
 
 
 def explain_local(queries: Sequence[str], home: Path, study: str | None = None) -> list[Explained]:
@@ -50,11 +51,10 @@ def explain_local(queries: Sequence[str], home: Path, study: str | None = None) 
     UsageError
         There is no such study or cell, or a name fits several.
     """
-    studies = recorded.of_home(home, study)
-    newest = next(studies, None)
-    if newest is None:
+    studies = list(recorded.of_home(home, study))
+    if not studies:
         raise UsageError(f"no study{f' {study!r}' if study else ''} in {home}: check --home, or give --tracking-uri")
-    return [_local(cell) for cell in recorded.choose(queries, chain([newest], studies))]
+    return [_placed(_local(cell), studies) for cell in recorded.choose(queries, studies)]
 
 
 def explain_recorded(
@@ -106,12 +106,19 @@ def explain_recorded(
         _log.warning("%s", note)
     if frame.empty:
         raise UsageError("nothing is recorded there: check --experiment, --run and --study")
-    chosen = recorded.choose(queries, recorded.of_results(frame))
+    studies = list(recorded.of_results(frame))
+    chosen = recorded.choose(queries, studies)
     with (
         connection.talking(uri, "read explanations", connection.RECORDING),
         tempfile.TemporaryDirectory() as directory,
     ):
-        return [_downloaded(cell, uri, rules, Path(directory)) for cell in chosen]
+        return [_placed(_downloaded(cell, uri, rules, Path(directory)), studies) for cell in chosen]
+
+
+def _placed(explained: Explained, studies: Sequence[Sequence[Cell]]) -> Explained:
+    cell = explained.cell
+    alike = [other.study_id for cells in studies for other in cells if other.id == cell.id]
+    return replace(explained, elsewhere=tuple(study for study in alike if study != cell.study_id))
 
 
 def _local(cell: Cell) -> Explained:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import objectives
 from mlflow_ngraph.analysis.undecided import Rival
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import NoAnswerError, UsageError
 from mlflow_ngraph.metrics import CELL_METRICS, COLUMNS, TABLE, with_estimates
 from mlflow_ngraph.objectives import SECOND, Limit
 from mlflow_ngraph.text import rounded
@@ -147,7 +147,9 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     Raises
     ------
     UsageError
-        The cells are of several models, or no cell is ok, has an engine and keeps all bounds; says what there is.
+        The cells are of several models.
+    NoAnswerError
+        No cell is ok, has an engine and keeps all bounds; says what there is.
     """
     import numpy as np
 
@@ -180,7 +182,7 @@ def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
         if more.sum() > less.sum():
             left_out[why] = int(more.sum() - less.sum())
     if not kept.any():
-        raise UsageError(_nothing(newest[several], question, left_out))
+        raise NoAnswerError(_nothing(newest[several], question, left_out))
     lead = compared.leader(np.flatnonzero(kept))
     ordered = newest.assign(place=np.arange(len(newest)), led=np.arange(len(newest)) != lead)[kept].sort_values(
         ["led", question.metric, "started_at", "model_id", "batch"],

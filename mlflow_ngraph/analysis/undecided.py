@@ -71,7 +71,7 @@ class Rival:
 
 
 def sentence(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "") -> str:
-    """Sentence about the rivals of an answer, with advice.
+    """Sentence about the rivals of an answer, with the command that measures again at its end.
 
     Parameters
     ----------
@@ -92,11 +92,11 @@ def sentence(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures:
     else:
         beaten = f"could beat {named_answer}" if named_answer else "nothing else is ok"
         text = f"{head}: {could}; {beaten}"
-    return f"{text}; {measuring_command(rivals, answer)}"
+    return f"{text}; {' '.join(measuring(rivals, answer))}"
 
 
-def measuring_command(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> str:
-    """Command that measures again, for rivals of the same model, device and precision.
+def measuring(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Words before a command, and the command that measures again rivals of the same model, device and precision.
 
     Parameters
     ----------
@@ -123,13 +123,13 @@ def measuring_command(rivals: Sequence[Rival], answer: Mapping[str, Any] | None)
     threads = "default" if first["threads"] is None else str(first["threads"])
     words += ["--mode", str(first["mode"]), "--threads", threads]
     repetitions = max((rival.repetitions for rival in meant if rival.repetitions is not None), default=None)
-    does = "measure again with"
+    does = "measure again:"
     if repetitions is not None:
         words += ["--repetitions", str(repetitions)]
         measured = (answer or {}).get("repetitions") or repetitions
         limit = ", if limits.cell_seconds of the study allows so many" if repetitions > _MANY * measured else ""
         does = f"{counted(repetitions, 'repetition')} would tell{limit}:"
-    return f"{does} {' && '.join(map(shlex.join, [*before, words]))}"
+    return does, " && ".join(map(shlex.join, [*before, words]))
 
 
 def _study(row: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import signal
 import sys
 import traceback
@@ -97,7 +98,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 def cli(debug: bool) -> None:
     """Find the graph compiler, flags and batch size for a model on this device.
 
-    Exit codes: 0 success, 1 failure, 2 wrong request (nothing written), 3 some cells are not ok.
+    Exit codes: 0 success, 1 failure, 2 wrong request (nothing written), 3 no good answer.
     """
 
 
@@ -140,10 +141,18 @@ def _told(error: BaseException, given: Sequence[str]) -> int:
             return code
         # Nobody colours what is piped on; click sees to that.
         click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        click.echo(harmless(credentials.hidden(" ".join(message.split()), *given)), err=True)
+        said = harmless(credentials.hidden(" ".join(message.split()), *given))
+        click.echo(_broken(said) if sys.stderr is not None and sys.stderr.isatty() else said, err=True)
     if isinstance(error, OSError):
         streams.silence(sys.stdout)
     return code
+
+
+def _broken(said: str) -> str:
+    """A message in lines of the terminal, which would break it within words and commands."""
+    from mlflow_ngraph.cli import output
+
+    return output.broken(f"error: {said}", shutil.get_terminal_size().columns, "  ").removeprefix("error: ")
 
 
 def _explain(error: BaseException) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.lists import items, whole
 from mlflow_ngraph.errors import NGraphError, UsageError
 from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
-from mlflow_ngraph.text import rounded
+from mlflow_ngraph.text import counted, rounded
 
 if TYPE_CHECKING:
     from mlflow_ngraph.analysis.explanations import Explained
@@ -64,6 +64,12 @@ def explain(
     explained = _find(cells, home, study, tracking_uri, experiments, run)
     if all(answer.explanation is None for answer in explained):
         raise NGraphError(f"{explained[0].cell.address}: {explained[0].problem}")
+    for answer in explained:
+        if others := answer.elsewhere:
+            had = f"{counted(len(others), 'other study has', 'other studies have')} it, too"
+            output.tell(
+                f"{answer.cell.address} is of study {answer.cell.study_id}; {had}: --study {others[0]} takes another"
+            )
     if form == "json":
         output.print_json({"cells": forms.document(explained)})
         return 0

@@ -63,22 +63,19 @@ class FilteredCommand(click.Command):
                     formatter.write_dl([record for record in records if record])
 
 
-def filter_options(command: F, also: Mapping[str, str] | None = None, lines: Mapping[str, str] | None = None) -> F:
+def filter_options(command: F, lines: Mapping[str, str] | None = None) -> F:
     """The filters; their values arrive by name, for `Asked`.
 
     Parameters
     ----------
-    also : Mapping[str, str] | None
-        Second spellings, by the name of the option.
     lines : Mapping[str, str] | None
         Other help lines, by the name of the option.
     """
     for name, metavar, line in reversed(_OPTIONS):
         several = metavar != "TIME"
-        spellings = [f"--{name.replace('_', '-')}", *([also[name]] if also and name in also else [])]
         line = (lines or {}).get(name, line)  # noqa: PLW2901 - what a verb has to say is more than the common line
-        option = click.option(*spellings, name, cls=FilterOption, metavar=metavar, multiple=several, help=line)
-        command = option(command)
+        spelling = f"--{name.replace('_', '-')}"
+        command = click.option(spelling, name, cls=FilterOption, metavar=metavar, multiple=several, help=line)(command)
     for name, line in (
         ("--no-cache", "Read everything from the server again."),
         ("--all-experiments", "Read all experiments together, those of others too."),

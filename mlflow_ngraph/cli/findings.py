@@ -56,7 +56,7 @@ def findings(kinds: str | None, limit: int, form: str | None, target: str | None
     survey = finding.survey(selection.of(frame))
     scope = shlex.join(asked.scope())
     chosen = [
-        replace(entry, command=f"{entry.command} {scope}".rstrip())
+        replace(entry, command=entry.command_in(scope))
         for entry in survey.findings
         if not wanted or entry.kind in wanted
     ]

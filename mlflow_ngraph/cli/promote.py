@@ -22,7 +22,12 @@ _STYLES = {"promoted": "green", "possible": "green", "unchanged": "", "refused":
 @click.option("--name", required=True, metavar="NAME", help="The registered model; made where there is none.")
 @click.option("--alias", metavar="NAME", help="What points at the champion; by default DEVICE-champion.")
 @click.option("--metric", metavar="NAME", default="throughput", show_default=True, help="What decides.")
-@click.option("--batch", type=click.IntRange(1), help="Compare at this batch size; choose the engine of a run by it.")
+@click.option(
+    "--batch-size",
+    "batch",
+    type=click.IntRange(1),
+    help="Compare at this batch size; choose the engine of a run by it.",
+)
 @click.option("--accept-undecided", is_flag=True,
               help="Promote it although another cell could beat it, for all that can be told; that is recorded.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overrule whatever speaks against it; that is recorded.")
@@ -46,8 +51,8 @@ def promote(
     """Register an engine, and let an alias point at it if it is significantly better than the one before.
 
     MODEL is models:/MODEL_ID, the bare id, or models:/NAME/VERSION; RUN is the id of a study or lane run with a single
-    engine, or with a single one at --batch. The engine has to be ok at all its batch sizes. It is compared with the
-    champion at the batch size that each of them does best, or at --batch. Another engine of the model that was measured
+    engine, or with a single one at --batch-size. The engine has to be ok at all its batch sizes. It is compared with the
+    champion at the batch size that each of them does best, or at --batch-size. Another engine of the model that was measured
     on the same machine, and may be better by more than 3 %, leaves undecided which is best. The evidence becomes the
     description of the version. The exit code is 3 if the engine is not good enough.
     """

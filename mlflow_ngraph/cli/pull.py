@@ -39,7 +39,6 @@ def _question_options(command: F) -> F:
     """Filters of all verbs with help for this one, and the bounds."""
     filtered = filter_options(
         command,
-        also={"workloads": "--workload", "devices": "--device"},
         lines={
             "workloads": "The model.",
             "devices": "Only what was measured on these devices; by default, and with 'here', on any. It has to fit "

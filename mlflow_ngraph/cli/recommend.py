@@ -77,7 +77,8 @@ def recommend(
     """Recommend compiler, flags, precision and batch size for each workload and device.
 
     Shows what cannot be told from the best, what other choices cost, and the command that pulls the winner. Where another
-    cell could be better by more than 3 %, for all that the rounds tell, nothing is recommended and the exit code is 3.
+    cell could be better by more than 3 %, for all that the rounds tell, nothing is recommended and the exit code is 3; so
+    it is where nothing keeps all limits.
     """
     bounds = {name: given.pop(name) for name in BOUNDS}
     asked = Asked(given)
@@ -104,8 +105,6 @@ def recommend(
         front=items(front),
         selection=selection,
     )
-    if table.empty and not about["undecided"]:
-        raise UsageError(_nothing(about))
     _withdraw_engines(table, asked.uris)
     if form == "csv":
         writing.write(csv_table(table), target)
@@ -113,7 +112,7 @@ def recommend(
         writing.write(output.json_text({**about, "choices": json_records(table)}), target)
     else:
         writing.give(form, target, *_parts(table, about, alternatives))
-    return NO_GOOD_ANSWER if about["undecided"] else 0
+    return NO_GOOD_ANSWER if about["undecided"] or table.empty else 0
 
 
 def _withdraw_engines(table: pd.DataFrame, uris: Sequence[str] | None) -> None:

@@ -36,6 +36,7 @@ def show(study: Study, home: Path | None, *, as_json: bool) -> int:
         plan = plan_study(study, home)
     failing = NO_GOOD_ANSWER if any(workload.refused for workload in plan.workloads) else 0
     expected = expected_time.of_study(plan)
+    preparing_s = sum(expected_time.preparing(plan, workload).seconds for workload in plan.workloads)
     rows = _plan_rows(plan)
     if as_json:
         output.print_json(
@@ -44,6 +45,7 @@ def show(study: Study, home: Path | None, *, as_json: bool) -> int:
                 "device": plan.device,
                 "threads": plan.threads,
                 "lanes": rows,
+                "preparing_s": round(preparing_s, 1),
                 "cells": plan.cells,
                 "estimate_s": expected.seconds,
                 "estimate_low_s": expected.low,
@@ -75,7 +77,7 @@ def show(study: Study, home: Path | None, *, as_json: bool) -> int:
     tables.show(console, lanes)
     console.print(
         f"\nstudy {study.name} on device {plan.device}: {plan.cells} cells in {len(rows)} lanes, "
-        f"{plan.threads or 'default'} threads, about {_range(expected)}, "
+        f"{plan.threads or 'default'} threads, about {_range(expected)}, of which {duration(preparing_s)} prepare the models, "
         f"engines of about {plan.engine_bytes / 1e9:.1f} GB"
     )
     console.print(

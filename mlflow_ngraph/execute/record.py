@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +18,7 @@ from mlflow_ngraph.execute.journal import cell_id
 from mlflow_ngraph.parity import Parity
 from mlflow_ngraph.study import recorded_baseline
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph.workloads.base import DRAWN
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,18 @@ class StudyRecord:
     def baseline(self) -> str:
         """Label of the baseline compiler."""
         return recorded_baseline(self.study)
+
+    def content(self, ref: str) -> str | None:
+        """Digest of a model, None before it was prepared. Weights that the package draws are those of their seed: machines
+        differ in the last bits.
+        """
+        if ref not in self.workloads:
+            return None
+        init = self.study.get("init", {})
+        if ref.startswith(DRAWN) and not init.get("pretrained"):
+            return hashlib.sha256(json.dumps(init, sort_keys=True).encode()).hexdigest()
+        digest: str | None = self.workloads[ref].get("digest")
+        return digest
 
     def reference_by(self, workload: str) -> str | None:
         """Source of the outputs that engines of a workload were compared with; None when it was never prepared."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from mlflow_ngraph.metrics import (
 )
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.verdicts import Verdict
-from mlflow_ngraph.workloads.base import DRAWN
 
 
 def from_record(
@@ -65,7 +63,7 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord, baseline: str)
         "fingerprint": record.fingerprint.get("digest"),
         "processor": processor(record.fingerprint) or None,
         "workload": lane.lane.workload,
-        "content": _content(record, lane.lane.workload),
+        "content": record.content(lane.lane.workload),
         "label": lane.lane.label,
         "family": lane.lane.family,
         "compiler": lane.lane.compiler,
@@ -94,19 +92,6 @@ def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord, baseline: str)
         **{name: info.get(name) for name in MODEL_COLUMNS},
         **cell.metrics,
     }
-
-
-def _content(record: StudyRecord, ref: str) -> str | None:
-    """Digest of a model, None before it was prepared. Weights that the package draws are those of their seed: machines
-    differ in the last bits.
-    """
-    if ref not in record.workloads:
-        return None
-    init = record.study.get("init", {})
-    if ref.startswith(DRAWN) and not init.get("pretrained"):
-        return hashlib.sha256(json.dumps(init, sort_keys=True).encode()).hexdigest()
-    digest: str | None = record.workloads[ref].get("digest")
-    return digest
 
 
 def _beaten_by(record: StudyRecord, cell: CellRecord) -> str | None:

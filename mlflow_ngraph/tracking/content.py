@@ -238,6 +238,7 @@ def _lane_tags(record: StudyRecord, lane: LaneRecord, cells: list[CellRecord]) -
         Tag.LANE_ID: lane.lane.id,
         Tag.CELLS: json.dumps({batch: lane.lane.cell(batch) for batch in lane.lane.batch_sizes}),
         Tag.WORKLOAD: lane.lane.workload,
+        Tag.MODEL_CONTENT: record.content(lane.lane.workload) or "",
         Tag.FAMILY: lane.lane.family,
         Tag.COMPILER_LABEL: lane.lane.compiler_label if lane.lane.compiler_label != lane.lane.compiler else "",
         Tag.PRECISION_IN_FORCE: precision_in_force(lane),

@@ -10,6 +10,7 @@ from mlflow_ngraph.tables import summary
 from mlflow_ngraph.tables.sheet import fitting
 from mlflow_ngraph.tracking import schema, views
 from mlflow_ngraph.tracking.schema import Param, Tag
+from mlflow_ngraph.workloads.naming import unique_names
 
 
 def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, str]) -> str:
@@ -20,7 +21,7 @@ def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, s
     answers : Sequence[str]
         Conclusions from the results, a line each: MLflow folds away all but the first lines.
     charts : Mapping[str, str]
-        Addresses of charts, by the label of a model.
+        Addresses of charts, by the name of a model.
     """
     links = [f"[{model}]({address})" for model, address in charts.items()]
     before = [*(["\n".join(f"- {answer}" for answer in answers)] if answers else [])]
@@ -32,9 +33,17 @@ def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, s
     return "\n\n".join([*before, table, after])
 
 
-def models(record: StudyRecord) -> list[str]:
-    """The labels of the models that a study measures."""
-    return list(dict.fromkeys(lane.lane.label for lane in record.lanes.values()))
+def models(record: StudyRecord) -> dict[str, tuple[str, ...]]:
+    """Filters that find the lane runs of each measured model, by its name."""
+    labels = {lane.lane.workload: lane.lane.label for lane in record.lanes.values()}
+    return {
+        name: (
+            f"params.`{Param.WORKLOAD}` = {views.quoted(schema.cut(ref, schema.MAX_PARAM))}",
+            f"tags.`{Tag.MODEL_CONTENT}` = '{content}'",
+        )
+        for ref, name in unique_names(labels).items()
+        if (content := record.content(ref))
+    }
 
 
 def _filters(record: StudyRecord) -> list[str]:

@@ -68,7 +68,7 @@ class Recorder:
         self._study: StudyRun | None = None
         self._directory = Path()
         self._heartbeat: Heartbeat | None = None
-        self._views: list[str] | None = None
+        self._views: dict[str, str] | None = None
         """The models that have views of their own; None where the server shows no views, as far as is known."""
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or may have been."""
@@ -206,7 +206,8 @@ class Recorder:
             measured = description.models(record)
             if views.supported(connection.server_version(self.tracking_uri)):
                 self._views = views.install(self.client, study.experiment_id, measured)
-            charts = {model: views.model_link("", study.experiment_id, model)[1:] for model in self._views or ()}
+            shown = (self._views or {}).items()
+            charts = {model: views.link("", study.experiment_id, view)[1:] for model, view in shown}
             note = description.of_study(record, answers, charts)
             self._log(run, content, {}, {**study_tags(record), Tag.NOTE: note})
             with tempfile.TemporaryDirectory() as temporary:
@@ -253,8 +254,8 @@ class Recorder:
         base = places["tracking_uri"].rstrip("/")
         places["run"] = views.run_link(base, study.experiment_id, study.run_id)
         if self._views is not None:
-            of_one = views.model_link(base, study.experiment_id, self._views[0]) if len(self._views) == 1 else None
-            places["view"] = of_one or views.link(base, study.experiment_id)
+            view = next(iter(self._views.values())) if len(self._views) == 1 else views.DEVICE_COMPARISON
+            places["view"] = views.link(base, study.experiment_id, view)
         return places
 
     def _talking(self, doing: str) -> AbstractContextManager[None]:

@@ -40,6 +40,7 @@ class Tag:
     DEVICE = "ngraph.device"
     WORKLOAD = "ngraph.workload"
     LABEL = "ngraph.label"
+    MODEL_CONTENT = "ngraph.model_content"
     FAMILY = "ngraph.family"
     COMPILER = "ngraph.compiler"
     COMPILER_LABEL = "ngraph.compiler_label"

@@ -7,12 +7,14 @@ written to servers of versions where they are known to work, and one that a pers
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import shlex
 import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import InvalidVersion, Version
@@ -33,6 +35,8 @@ _WORKFLOW = "workflowType=machine_learning"
 """Without it the UI shows its views for language models instead."""
 _MOST = 40
 """Views of an experiment that MLflow shows."""
+_DIGITS = 12
+"""Characters of a digest in the id of a model's view; several models may have one name."""
 _PARAMS = (Param.MODEL, Param.DEVICE, Param.COMPILER, Param.PRECISION)
 
 
@@ -94,30 +98,32 @@ def supported(version: str | None) -> bool:
         return False
 
 
-def install(client: MlflowClient, experiment_id: str, models: Sequence[str] = ()) -> list[str]:
+def install(
+    client: MlflowClient, experiment_id: str, models: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> dict[str, str]:
     """Put the views into an experiment, or bring them up to date; an edited one stays as it is.
 
     Parameters
     ----------
-    models : Sequence[str]
-        Labels of models that get a view of their own, as far as an experiment holds so many.
+    models : Mapping[str, Sequence[str]]
+        Filters of models that get a view of their own, by name, as far as an experiment holds so many.
 
     Returns
     -------
-    list[str]
-        The models that have one.
+    dict[str, str]
+        The ids of these views by model.
     """
     present = client.get_experiment(experiment_id).tags
     taken = {name for name in present if name.startswith(_PREFIX)} | {_PREFIX + view.id for view in VIEWS}
-    shown = []
+    shown = {}
     for view in VIEWS:
         _put(client, experiment_id, view, present)
-    for model in models:
-        view = _of_model(model)
+    for model, only in models.items():
+        view = _of_model(model, only)
         taken.add(_PREFIX + view.id)
         if len(taken) <= _MOST or _PREFIX + view.id in present:
             _put(client, experiment_id, view, present)
-            shown.append(model)
+            shown[model] = view.id
     return shown
 
 
@@ -136,11 +142,6 @@ def link(base: str, experiment_id: str, view: str = DEVICE_COMPARISON) -> str:
     """The address of a view."""
     query = f"viewStateShareKey={view}&compareRunsMode=CHART&{_WORKFLOW}"
     return f"{base}/#/experiments/{experiment_id}/runs?{query}"
-
-
-def model_link(base: str, experiment_id: str, model: str) -> str:
-    """Address of the view of one model."""
-    return link(base, experiment_id, _of_model(model).id)
 
 
 def run_link(base: str, experiment_id: str, run_id: str, path: str = "") -> str:
@@ -247,10 +248,10 @@ _COMPARED_IN = [
 ]
 
 
-def _of_model(model: str) -> View:
+def _of_model(model: str, only: Sequence[str]) -> View:
     """View of one model: its lines alone in each chart."""
-    only = [f"params.`{Param.MODEL}` = {quoted(model)}"]
-    return View(f"ngraph-model-{schema.model_name(model)}", model, _COMPARED, _COMPARED_IN, "throughput", only)
+    digest = hashlib.sha256(" ".join(only).encode()).hexdigest()
+    return View(f"ngraph-model-{digest[:_DIGITS]}", model, _COMPARED, _COMPARED_IN, "throughput", only)
 
 
 VIEWS = (

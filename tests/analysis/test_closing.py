@@ -72,7 +72,7 @@ def test_a_figure_without_an_interval_may_be_the_best(record: StudyRecord) -> No
     assert first.startswith("resnet18 on xeon: openvino, 2.50 [")
     assert "times eager at batch 2" in first
     assert "; its batch size is undecided: openvino at batch 4 measured" in first
-    assert first.partition("could be better; ")[2].startswith("measure again with mlflow-ngraph benchmark --workloads")
+    assert first.partition("could be better; ")[2].startswith("measure again: mlflow-ngraph benchmark --workloads")
 
 
 def test_what_is_as_good_is_named(record: StudyRecord) -> None:

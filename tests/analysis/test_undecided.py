@@ -42,7 +42,7 @@ def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str) -> No
     (doubt,) = about["undecided"]
     assert (doubt["workload"], doubt["device"]) == ("timm:resnet18", "xeon")
     assert [one["row"]["compiler"] for one in doubt["rivals"]] == ["onnxruntime"]
-    said, _, command = doubt["said"].partition("; measure again with ")
+    said, _, command = doubt["said"].partition("; measure again: ")
     assert said == (
         f"undecided for resnet18 on xeon: onnxruntime[opt_level=2] at batch 8 measured 31.1 samples/s but is {verdict}; "
         "could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321])"
@@ -111,7 +111,7 @@ def test_the_good_end_of_an_interval_decides() -> None:
 def test_where_nothing_is_ok_what_is_noisy_is_named() -> None:
     table, about = recommend(doubtful().assign(verdict="timeout"))
     assert table.empty
-    assert "nothing else is ok; measure again with" in about["undecided"][0]["said"]
+    assert "nothing else is ok; measure again:" in about["undecided"][0]["said"]
 
 
 def test_rivals_are_kept_with_a_ranking() -> None:
@@ -148,10 +148,9 @@ def test_a_choice_for_a_fleet_that_another_one_could_beat(rule: str) -> None:
 def test_findings_say_so() -> None:
     (found,) = [one for one in find(doubtful()) if one.kind == "undecided"]
     assert found.title == "what runs resnet18 fastest on xeon is undecided"
-    assert (
-        "could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321]); measure again with mlflow-ngraph benchmark"
-        in found.text
-    )
+    assert found.text.endswith("could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321]); measure again:")
+    assert found.command.startswith("mlflow-ngraph benchmark --workloads ")
+    assert found.command_in("--tracking-uri here") == found.command, "measuring reads no results"
     assert [one["row"]["compiler"] for one in found.evidence] == ["onnxruntime"]
     assert not [one for one in find(doubtful("parity_failed")) if one.kind == "undecided"]
 

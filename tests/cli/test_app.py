@@ -131,6 +131,15 @@ def verbs(table: Verbs, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
             yield from verbs(place, (*path, name))
 
 
+def test_an_error_is_broken_between_words_on_a_terminal(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    whole = cli("benchmark", "smok")[2]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    err = click.unstyle(cli("benchmark", "smok")[2])
+    assert len(whole) > 50 >= max(map(len, err.splitlines()))
+    assert err.split() == whole.split()
+
+
 def test_help_fits_on_one_screen(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = cli("--help")

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from mlflow_ngraph.analysis import results
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
+from mlflow_ngraph.tracking.description import models
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.ui import answers
 from mlflow_ngraph.ui.store import ResultStore
@@ -90,6 +92,24 @@ def test_no_verb_merges_them(recorded: str, tmp_path: Path, cli: Cli, cli_json: 
     assert all(name in page for name in NAMES)
 
 
+def test_the_view_of_a_model_in_mlflow_shows_no_other(recorded: str, tmp_path: Path) -> None:
+    record = alike(study_record(tmp_path / "later", study_id="later"))
+    (ref,) = [ref for ref in record.workloads if ref.startswith("torch:")]
+    record.workloads = {**record.workloads, ref: {**record.workloads[ref], "digest": "0" * 64}}
+    put(recorded, record, tmp_path / "later")
+    client = MlflowClient(recorded)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = {}
+    for number, known in enumerate((alike(study_record(tmp_path / "same")), record)):
+        for name, only in models(known).items():
+            runs = client.search_runs(experiments, " AND ".join(only))
+            found[number, name] = {run.info.run_id for run in runs}
+            assert len({(run.data.params["workload"], run.data.tags["ngraph.model_content"]) for run in runs}) == 1
+    assert {name for _, name in found} == NAMES
+    assert not found[0, "classifier (torch)"] & found[1, "classifier (torch)"]
+    assert found[0, "classifier (onnx)"] == found[1, "classifier (onnx)"]
+
+
 def test_a_cell_is_named_by_whatever_names_its_model(recorded: str, cli: Cli) -> None:
     for name in ("classifier (torch)", "torch:shop:classifier", "Classifier (Torch)"):
         code, out, err = cli("results", "history", f"{name}/openvino/b1")
@@ -126,12 +146,12 @@ def test_what_a_name_means_is_said_once(recorded: str, cli: Cli) -> None:
 
 def test_pull_asks_which_of_them(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow_ngraph.engines.compatibility.incompatibility", lambda manifest: "")
-    code, _, err = cli("engine", "pull", "--workload", "classifier", "--dry-run")
+    code, _, err = cli("engine", "pull", "--workloads", "classifier", "--dry-run")
     assert code == 2
     assert "engines of several models fit" in err
     assert all(ref in err for ref in REFS.values())
     for name in NAMES:
-        code, out, err = cli("engine", "pull", "--workload", name, "--dry-run", "--accept-undecided", "--json")
+        code, out, err = cli("engine", "pull", "--workloads", name, "--dry-run", "--accept-undecided", "--json")
         assert code == 0, err
         chosen = json.loads(out)["answer"]["chosen"]
         assert chosen["label"] == name
@@ -147,7 +167,7 @@ def test_promote_judges_an_engine_beside_those_of_its_own_model(recorded: str, c
     )
     before = torch[(torch["study_id"] == "quick-0") & (torch["compiler"] == "onnxruntime")].iloc[0]
     code, out, _ = cli(
-        "engine", "promote", before["model_id"], "--name", "shop", "--dry-run", "--batch", str(before["batch"])
+        "engine", "promote", before["model_id"], "--name", "shop", "--dry-run", "--batch-size", str(before["batch"])
     )
     assert code == 3
     assert "classifier (torch) by onnxruntime[opt_level=2], fp32 is not promoted" in out
@@ -177,7 +197,7 @@ def test_two_flag_sets_of_one_compiler_are_two(
     assert {value["compiler_label"] for value in cli_json("compare", "--all", *asked)["values"]} == labels
     assert {row["compiler_label"] for row in cli_json("recommend", *asked)["choices"]} == labels
     code, out, _ = cli(
-        "engine", "pull", "--workload", "resnet18", "--compilers", "onnxruntime[opt_level=2]", "--dry-run"
+        "engine", "pull", "--workloads", "resnet18", "--compilers", "onnxruntime[opt_level=2]", "--dry-run"
     )
     assert (code, "resnet18 by onnxruntime[opt_level=2], fp32" in out) == (0, True)
     frame = results.load(sqlite_uri, workloads=["resnet18"], compilers=["onnxruntime"])

@@ -58,6 +58,15 @@ def test_the_tables_fit_the_width(width: int, home: Path, cli, monkeypatch: pyte
     assert out.count("nodes before") == -(-8 // max(1, (width - 18) // 32))
 
 
+def test_the_study_is_named_where_several_have_the_cell(home: Path, cli) -> None:
+    for name in ("mine-2", "mine-3"):
+        write_study(home, name, float(name[-1]))
+    code, _, err = cli("results", "explain", "resnet18/openvino/b8")
+    said = "ResNet-18/openvino/b8 is of study mine-3; 2 other studies have it, too: --study mine-2 takes another"
+    assert (code, " ".join(err.split())) == (0, said)
+    assert cli("results", "explain", "resnet18/openvino/b8", "--study", "mine-2")[2] == ""
+
+
 def test_how_many_kernels(home: Path, cli) -> None:
     assert "longest" not in cli("results", "explain", "resnet18/openvino/b8", "--kernels", "0")[1]
     out = cli("results", "explain", "resnet18/openvino/b8", "--kernels", "1")[1]

@@ -56,9 +56,9 @@ def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json
     asked = (
         "engine",
         "pull",
-        "--workload",
+        "--workloads",
         WORKLOAD.replace("?", "?depth=1&"),
-        "--device",
+        "--devices",
         "here",
         "--tracking-uri",
         logged.uri,
@@ -111,9 +111,8 @@ def test_what_was_passed_over_is_said(
     ("arguments", "said"),
     [
         (("--workloads", "timm:resnet18"), "unknown workload 'timm:resnet18': "),
-        (("--max-latency-ms", "0"), "no engine keeps all bounds: --max-latency-ms 0 alone is kept by 0 of 6"),
         (("--objective", "fame"), "unknown objective 'fame'"),
-        (("--device", "orin"), "unknown device 'orin'"),
+        (("--devices", "orin"), "unknown device 'orin'"),
         (("0" * 32, "--objective", "latency"), "--objective, bounds, --dry-run and --accept-undecided are for"),
         (("0" * 32, "--families", "X"), "--families chooses among all engines: leave it out, or leave out 000"),
         (
@@ -132,6 +131,12 @@ def test_a_wrong_request_is_one_line_and_writes_nothing(
     assert not (tmp_path / "home" / "pulled").exists()
 
 
+def test_bounds_that_nothing_keeps_are_no_wrong_request(logged: Logged, cli: Cli) -> None:
+    code, out, err = cli("engine", "pull", "--max-latency-ms", "0", "--tracking-uri", logged.uri)
+    assert (code, out) == (3, "")
+    assert "no engine keeps all bounds: --max-latency-ms 0 alone is kept by 0 of 6" in " ".join(err.split())
+
+
 def test_a_run_is_chosen_from(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:
     table = results.load(logged.uri, cache=False)
     run_id = str(table["run_id"].iloc[0])
@@ -148,7 +153,7 @@ def test_a_run_is_chosen_from(logged: Logged, cli: Cli, cli_json: Callable[..., 
         "openvino",
         "--batch-sizes",
         "4",
-        "--device",
+        "--devices",
         "here",
     )
     assert document["model_id"] == logged.models["openvino"]

@@ -99,10 +99,12 @@ def test_a_front_and_what_nothing_fits(recorded: str, cli) -> None:
     out = cli("recommend", "--tracking-uri", recorded, "--front", "throughput,latency", "--min-throughput", "180")[1]
     assert "^ is on the Pareto front" in out
     assert "latency_p50_ms" in out
-    code, _, err = cli("recommend", "--tracking-uri", recorded, "--min", "throughput=1e9")
-    assert code == 2
-    assert "nothing keeps all limits: resnet18 on " in err
-    assert "9 not throughput ≥ 1e+09" in err
+    arguments = ("recommend", "--tracking-uri", recorded, "--min", "throughput=1e9")
+    code, out, _ = cli(*arguments)
+    assert code == 3
+    assert "nothing keeps all limits: resnet18 on " in out
+    assert "9 not throughput ≥ 1e+09" in " ".join(out.split())
+    assert cli(*arguments, "--json")[0] == 3
 
 
 def test_the_latency_at_a_rate(recorded: str, cli, cli_json, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_recommend_names_no_winner(recorded: str, cli: Cli) -> None:
     assert first.startswith("undecided for resnet18 on xeon: openvino at batch ")
     assert "; and 2 more; could beat" in first
     assert "could beat onnxruntime[opt_level=2] at batch 4" in first
-    assert "measure again with mlflow-ngraph benchmark --workloads timm:resnet18 --compilers openvino" in first
+    assert "measure again: mlflow-ngraph benchmark --workloads timm:resnet18 --compilers openvino" in first
     assert "mlflow-ngraph engine pull" not in out
     assert "*" not in out
     code, out, _ = cli("recommend", "--workloads", "resnet18", "--json")
@@ -57,21 +57,21 @@ def test_recommend_names_no_winner(recorded: str, cli: Cli) -> None:
 def test_recommend_where_nothing_is_ok(recorded: str, cli: Cli) -> None:
     code, out, _ = cli("recommend", "--workloads", "resnet18", "--compilers", "openvino")
     assert code == 3
-    assert "nothing else is ok; measure again with" in out
+    assert "nothing else is ok; measure again:" in out
 
 
 def test_pull_refuses_unless_that_is_accepted(recorded: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow_ngraph.engines.compatibility.incompatibility", lambda manifest: "")
-    code, out, _ = cli("engine", "pull", "--workload", "resnet18")
+    code, out, _ = cli("engine", "pull", "--workloads", "resnet18")
     assert code == 3
     assert out.startswith("undecided: openvino at batch 4 measured")
     assert "looks best: resnet18 by onnxruntime[opt_level=2], fp32, batch 4" in out
     assert "--accept-undecided brings it nevertheless" in out
-    code, out, _ = cli("engine", "pull", "--workload", "resnet18", "--dry-run", "--json")
+    code, out, _ = cli("engine", "pull", "--workloads", "resnet18", "--dry-run", "--json")
     document = json.loads(out)
     assert (code, document["directory"]) == (3, None)
     assert {one["row"]["compiler"] for one in document["answer"]["undecided"]} == {"openvino"}
-    code, out, _ = cli("engine", "pull", "--workload", "resnet18", "--dry-run", "--accept-undecided")
+    code, out, _ = cli("engine", "pull", "--workloads", "resnet18", "--dry-run", "--accept-undecided")
     assert code == 0
     assert out.startswith("undecided: ")
 
@@ -81,7 +81,7 @@ def test_a_rival_that_cannot_run_here_is_none(recorded: str, cli: Cli, monkeypat
     monkeypatch.setattr(
         "mlflow_ngraph.engines.compatibility.unavailable", lambda name: "not installed" if name == "openvino" else ""
     )
-    code, out, _ = cli("engine", "pull", "--workload", "resnet18", "--dry-run")
+    code, out, _ = cli("engine", "pull", "--workloads", "resnet18", "--dry-run")
     assert code == 0
     assert out.startswith("chosen: resnet18 by onnxruntime[opt_level=2]")
 

@@ -102,6 +102,8 @@ def test_a_dry_run_tells_lanes_cells_and_time_and_writes_nothing(cli, cli_json, 
     assert found["cells"] == 24 * 3 * 6
     assert len(found["lanes"]) == 24 * 3
     assert 0 < found["estimate_low_s"] < found["estimate_s"] < found["estimate_high_s"]
+    lanes = sum(lane["estimate_s"] for lane in found["lanes"])
+    assert found["estimate_s"] == pytest.approx(found["preparing_s"] + lanes, abs=0.1 * (1 + len(found["lanes"])))
     assert found["estimate_from"] == {"measured": 0, "similar": 0, "assumed": pytest.approx(1.0)}
     assert found["study"]["name"] == "paper-blocks-mha"
     code, out, _ = cli("benchmark", "paper-blocks-mha", "--dry-run")

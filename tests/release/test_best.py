@@ -17,7 +17,7 @@ from mlflow_ngraph.analysis.ranking import EngineQuestion, Ranking, rank
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.compilers.openvino.adapter import OpenVINO
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.errors import EngineError, UnknownNameError, UsageError
+from mlflow_ngraph.errors import EngineError, NoAnswerError, UnknownNameError, UsageError
 from mlflow_ngraph.metrics import CELL_METRICS
 from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.release import best
@@ -121,7 +121,7 @@ def test_of_a_cell_the_newest_result_counts_even_where_it_is_worse() -> None:
         started_at=[1.0, 2.0], study_id=["a", "b"], throughput=[100.0, 50.0], verdict=["ok", "timeout"],
         model_id=["m-a", "m-b"],
     )  # fmt: skip
-    with pytest.raises(UsageError, match="no cell that fits is ok and has an engine: 1 timeout"):
+    with pytest.raises(NoAnswerError, match="no cell that fits is ok and has an engine: 1 timeout"):
         rank(frame, EngineQuestion())
 
 
@@ -130,7 +130,7 @@ def test_bounds_that_nothing_keeps_are_said_one_by_one() -> None:
         batch=[1, 2], throughput=[100.0, 200.0], latency_p99_ms=[10.0, 20.0], cpu_percent=[90.0, 50.0],
         model_id=["m-a", "m-b"],
     )  # fmt: skip
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(NoAnswerError) as error:
         rank(
             frame,
             EngineQuestion(

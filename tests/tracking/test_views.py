@@ -125,13 +125,13 @@ def test_context_costs_no_import() -> None:
 
 
 def test_each_model_has_a_view_of_its_own_as_far_as_there_is_room(experiment: tuple[MlflowClient, str]) -> None:
-    views.install(*experiment, models=["encoder", "it's"])
-    packed = str(envelope(*experiment, "mlflow.sharedViewState.ngraph-model-encoder")["state"])
+    ids = views.install(*experiment, models={"encoder": ["params.`workload` = 'a'"], "other": ["tags.`b` = 'c'"]})
+    assert list(ids) == ["encoder", "other"]
+    packed = str(envelope(*experiment, f"mlflow.sharedViewState.{ids['encoder']}")["state"])
     state = json.loads(zlib.decompress(base64.b64decode(packed.removeprefix("deflate;"))))
-    assert state["searchFilter"] == "tags.`ngraph.kind` = 'lane' AND params.`model` = 'encoder'"
-    assert "viewStateShareKey=ngraph-model-encoder&" in views.model_link("", experiment[1], "encoder")
+    assert state["searchFilter"] == "tags.`ngraph.kind` = 'lane' AND params.`workload` = 'a'"
     assert views.quoted("it's") == '"it\'s"'
-    views.install(*experiment, models=[f"model-{number}" for number in range(60)])
+    views.install(*experiment, models={f"model-{number}": [str(number)] for number in range(60)})
     client, experiment_id = experiment
     kept = [name for name in client.get_experiment(experiment_id).tags if name.startswith("mlflow.sharedViewState.")]
     assert len(kept) == 40

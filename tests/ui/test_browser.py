@@ -33,6 +33,11 @@ UNNAMED = """
     .filter((one) => !one.labels?.length && !one.ariaLabel && !one.textContent.trim()).map((one) => one.outerHTML)
 """
 
+LENGTHEN = """() => {
+  const texts = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+  for (let one = texts.nextNode(); one; one = texts.nextNode()) if (one.data.includes('resnet18')) one.data = 'resnet18_'.repeat(12);
+}"""
+"""Gives every element that names a model a long label."""
 SIDEWAYS = "() => [...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
 """Tables of which a part is out of sight."""
 
@@ -296,5 +301,8 @@ def test_on_a_phone_tables_are_records_that_need_no_scrolling(opened: Watched) -
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate(SIDEWAYS) == 0
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.evaluate(LENGTHEN)
+    assert page.evaluate(SIDEWAYS) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 390, "a long label widens the page"
     title = page.locator("#table tbody td").first.evaluate("(one) => getComputedStyle(one, '::before').content")
     assert title == '"workload"'

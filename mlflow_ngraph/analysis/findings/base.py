@@ -52,9 +52,13 @@ class Finding:
     evidence: list[dict[str, Any]]
     """Plain mapping for each cell or comparison."""
     command: str
-    """A command line that shows more."""
+    """A command line that shows more, or measures again what is undecided."""
     weight: float
     """Importance: first by kind, then by size of the effect."""
+
+    def command_in(self, scope: str) -> str:
+        """The command with the options that say where to read; one that measures reads nothing."""
+        return self.command if self.kind == "undecided" else f"{self.command} {scope}".rstrip()
 
 
 KINDS = {

@@ -97,9 +97,10 @@ def undecided(table: Cells) -> list[Finding]:
             Finding(
                 kind,
                 title,
-                answer.sentence,
+                answer.sentence.removesuffix(answer.command).rstrip(),
                 evidence,
-                command("compare", {"devices": [best["device"]], "workloads": [best["workload"]]}, "--intervals"),
+                answer.command
+                or command("compare", {"devices": [best["device"]], "workloads": [best["workload"]]}, "--intervals"),
                 weight(kind, size),
             )
         )

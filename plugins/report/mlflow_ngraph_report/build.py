@@ -138,7 +138,7 @@ def _findings(survey: findings.Survey, scope: str) -> Section:
             f"finding-{number}",
             finding.title,
             [finding.text],
-            f"{finding.command} {scope}".rstrip(),
+            finding.command_in(scope),
             pd.DataFrame(finding.evidence),
         )
         for number, finding in enumerate(survey.findings, 1)

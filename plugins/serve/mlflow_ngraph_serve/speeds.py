@@ -53,6 +53,9 @@ def known(engine: LoadedEngine, machine: str) -> tuple[dict[int, Speed], str]:
     lacking = [size for size in engine.batch_sizes if size not in measured]
     speeds = {size: measured[size] if size in measured else look(engine, size) for size in engine.batch_sizes}
     study = f"study {engine.manifest.origin.study!r}"
+    noisy = [str(figures.batch) for figures in engine.manifest.figures if figures.noise and figures.batch in measured]
+    if noisy:
+        study += f" (batch size {', '.join(noisy)} on a machine that was not quiet: a latency bound may not hold)"
     if not lacking:
         return speeds, f"as measured by {study}"
     return speeds, f"timed now for batch size {', '.join(map(str, lacking))}: {problem or f'not ok in {study}'}"
