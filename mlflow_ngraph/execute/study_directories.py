@@ -98,7 +98,7 @@ def imported(root: Path, key: str) -> str:
 
 
 def measured_before(directory: Path) -> Begun | None:
-    """The latest earlier study of the same name and machine that was measured completely, or None."""
+    """The latest earlier study of the same name and machine that was begun here and measured completely, or None."""
     studies = begun(directory.parent.parent)
     earlier = (
         study
@@ -107,6 +107,7 @@ def measured_before(directory: Path) -> Begun | None:
         if this.directory == directory
         if (study.name, study.machine) == (this.name, this.machine)
         and study.at < this.at
+        and not (study.directory / home.IMPORTED_FROM).exists()
         and _is_whole(study.directory)
     )
     return next(earlier, None)
