@@ -93,7 +93,14 @@ def _secrets(address: str) -> Iterator[str]:
 def _spellings(secret: str) -> Iterator[str]:
     """Spellings of a secret by libraries, also in Base64 with and without padding, where it is encoded by itself."""
     content = secret.encode(errors="surrogateescape")
-    yield from (secret, unquote(secret), unquote_plus(secret), repr(secret)[1:-1], quote(content), quote(content, safe=""))
+    yield from (
+        secret,
+        unquote(secret),
+        unquote_plus(secret),
+        repr(secret)[1:-1],
+        quote(content),
+        quote(content, safe=""),
+    )
     for encode in (b64encode, urlsafe_b64encode):
         encoded = encode(content).decode()
         yield from (encoded, encoded.rstrip("="))
