@@ -20,7 +20,6 @@ from mlflow_ngraph import addresses, documents
 from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
-from mlflow_ngraph.tracking.transfer import CHUNK
 
 if TYPE_CHECKING:
     import requests
@@ -236,10 +235,12 @@ class Server:
             return None
         from requests import RequestException
 
+        from mlflow_ngraph.tracking import answers
+
         with suppress(RequestException), self._http().get(address, timeout=_TIMEOUT, stream=True) as answer:
             if answer.ok:
-                pieces = answer.iter_content(CHUNK)
-                return b"".join(islice(pieces, artifact_stores.MOST_OF_RUN // CHUNK))
+                pieces = answers.pieces(answer, _TIMEOUT)
+                return b"".join(islice(pieces, artifact_stores.MOST_OF_RUN // answers.PIECE))
         return None
 
     @property

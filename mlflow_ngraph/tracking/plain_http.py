@@ -48,10 +48,11 @@ def session(at_once: int) -> requests.Session:
         Number of threads that use it concurrently.
     """
     import requests
-    from requests.adapters import HTTPAdapter
+
+    from mlflow_ngraph.tracking.answers import LimitedAdapter
 
     made = requests.Session()
-    made.mount("http", HTTPAdapter(pool_maxsize=at_once))
+    made.mount("http", LimitedAdapter(pool_maxsize=at_once))
     user, token = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_TOKEN")
     if user:
         made.auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
