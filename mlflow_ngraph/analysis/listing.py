@@ -143,9 +143,7 @@ class Server:
             with suppress(sqlite3.Error):
                 return sqlite_file.deleted(path, lane_runs)
         if plain_http.speaks(self.uri):
-            from requests import RequestException
-
-            with suppress(RequestException, ValueError, KeyError):
+            with plain_http.excused():
                 return self._deleted(lane_runs, self._trash_by_rest(experiment_ids), self._existing_by_rest)
         with self.talking():
             existing = self._existing_by_client if connection.is_server(self.uri) else self._existing_by_database
@@ -208,9 +206,7 @@ class Server:
     def _from_rest(self) -> list[ListedRun] | None:
         if not plain_http.speaks(self.uri):
             return None
-        from requests import RequestException
-
-        with suppress(RequestException, ValueError, KeyError):
+        with plain_http.excused():
             names = {experiment["experiment_id"]: experiment["name"] for experiment in self._search("experiments", {})}
             asked = {"experiment_ids": list(names), "filter": _STUDIES}
             return [_of_json(run, names) for run in (self._search("runs", asked) if names else ())]
