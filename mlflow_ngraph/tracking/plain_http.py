@@ -53,7 +53,8 @@ def session(at_once: int) -> requests.Session:
     from mlflow_ngraph.tracking.answers import LimitedAdapter
 
     made = requests.Session()
-    made.mount("http", LimitedAdapter(pool_maxsize=at_once))
+    for scheme in ("http://", "https://"):
+        made.mount(scheme, LimitedAdapter(pool_maxsize=at_once))
     user, token = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_TOKEN")
     if user:
         made.auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
