@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +63,7 @@ def session(at_once: int) -> requests.Session:
     return made
 
 
-def excused() -> AbstractContextManager[None]:
+def excused() -> suppress:
     """Leave an answer that is missing or cannot be read to MLflow's client, which reports it."""
     from requests import RequestException
 
