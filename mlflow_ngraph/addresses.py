@@ -7,6 +7,7 @@ one way is not shown at all.
 from __future__ import annotations
 
 import re
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from urllib.parse import quote, unquote, unquote_plus
@@ -89,6 +90,17 @@ def _secrets(address: str) -> Iterator[str]:
         yield from (query, *(pair.partition("=")[2] for pair in query.split("&")))
 
 
-def _spellings(secret: str) -> tuple[str, ...]:
-    """Spellings of a secret by libraries."""
-    return secret, unquote(secret), unquote_plus(secret), quote(secret, safe=""), repr(secret)[1:-1]
+def _spellings(secret: str) -> Iterator[str]:
+    """Spellings of a secret by libraries, also in Base64 with and without padding, where it is encoded by itself."""
+    content = secret.encode(errors="surrogateescape")
+    yield from (
+        secret,
+        unquote(secret),
+        unquote_plus(secret),
+        repr(secret)[1:-1],
+        quote(content),
+        quote(content, safe=""),
+    )
+    for encode in (b64encode, urlsafe_b64encode):
+        encoded = encode(content).decode()
+        yield from (encoded, encoded.rstrip("="))

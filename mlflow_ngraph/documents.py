@@ -41,7 +41,7 @@ def content(path: Path, most: int = MAX_BYTES) -> bytes:
     with opened(path) as stream:
         text = stream.read(most + 1)
     if len(text) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
+        raise OSError(errno.EINVAL, f"it has more than {most} bytes", str(path))
     return text
 
 

@@ -50,6 +50,13 @@ def location(given: Path | None = None) -> Path:
     return path.expanduser().absolute()
 
 
+def own_study(study_id: str, given: Path | None = None) -> Path | None:
+    """The directory of a study that was begun in this home; None of one from elsewhere, imported or not."""
+    place = location(given) / "studies" / study_id
+    own = "/" not in study_id and place.is_dir() and not (place / IMPORTED_FROM).exists()
+    return place if own else None
+
+
 def directory(given: Path | None = None) -> Path:
     """Resolve the directory as `location` does, and create it, for this user alone.
 

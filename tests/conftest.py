@@ -18,6 +18,7 @@ from tests.support.keys import signing_key
 from tests.support.lab import lab
 from tests.support.lock import lock_folder
 from tests.support.logged import logged
+from tests.support.own import own_studies
 from tests.support.quick import (
     compilers,
     processes,
@@ -57,6 +58,7 @@ __all__ = [
     "mlflow_server",
     "no_named_variables",
     "no_tracking_uri",
+    "own_studies",
     "pages",
     "postgres_uri",
     "processes",

@@ -81,7 +81,7 @@ class Answer:
 
     @property
     def command(self) -> str:
-        """Command that measures again what is open; empty where nothing is."""
+        """Command that measures again what is open; empty where nothing is, or the study is of another home."""
         return undecided.measuring(self._open, self.row)[1] if self.rivals else ""
 
     @property
@@ -136,7 +136,8 @@ class Answer:
             yield f"batch {' or '.join(map(str, sorted(alike)))} is as good (within {100 * AS_GOOD:g} %){reason}"
         if self.rivals:
             could = undecided.listed([rival.clause for rival in self.rivals])
-            yield f"its batch size is undecided: {could} could be better; {' '.join(undecided.measuring(self.rivals, row))}"
+            again = " ".join(filter(None, undecided.measuring(self.rivals, row)))
+            yield f"its batch size is undecided: {could} could be better; {again}"
 
 
 def times(value: float, low: float | None = None, high: float | None = None, *, unsteady: bool = False) -> str:

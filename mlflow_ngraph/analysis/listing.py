@@ -20,7 +20,6 @@ from mlflow_ngraph import addresses, documents
 from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
-from mlflow_ngraph.tracking.transfer import CHUNK
 
 if TYPE_CHECKING:
     import requests
@@ -144,9 +143,7 @@ class Server:
             with suppress(sqlite3.Error):
                 return sqlite_file.deleted(path, lane_runs)
         if plain_http.speaks(self.uri):
-            from requests import RequestException
-
-            with suppress(RequestException, ValueError, KeyError):
+            with plain_http.excused():
                 return self._deleted(lane_runs, self._trash_by_rest(experiment_ids), self._existing_by_rest)
         with self.talking():
             existing = self._existing_by_client if connection.is_server(self.uri) else self._existing_by_database
@@ -209,9 +206,7 @@ class Server:
     def _from_rest(self) -> list[ListedRun] | None:
         if not plain_http.speaks(self.uri):
             return None
-        from requests import RequestException
-
-        with suppress(RequestException, ValueError, KeyError):
+        with plain_http.excused():
             names = {experiment["experiment_id"]: experiment["name"] for experiment in self._search("experiments", {})}
             asked = {"experiment_ids": list(names), "filter": _STUDIES}
             return [_of_json(run, names) for run in (self._search("runs", asked) if names else ())]
@@ -236,10 +231,12 @@ class Server:
             return None
         from requests import RequestException
 
+        from mlflow_ngraph.tracking import answers
+
         with suppress(RequestException), self._http().get(address, timeout=_TIMEOUT, stream=True) as answer:
             if answer.ok:
-                pieces = answer.iter_content(CHUNK)
-                return b"".join(islice(pieces, artifact_stores.MOST_OF_RUN // CHUNK))
+                pieces = answers.pieces(answer, _TIMEOUT)
+                return b"".join(islice(pieces, artifact_stores.MOST_OF_RUN // answers.PIECE))
         return None
 
     @property

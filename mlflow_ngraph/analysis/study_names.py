@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pandas as pd
@@ -13,6 +14,7 @@ from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.execute import study_directories
 from mlflow_ngraph.execute.study_directories import counted_back, too_few
+from mlflow_ngraph.text import counted
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 COLUMNS = ("study", "study_id", "run_id", "device", "experiment", "started_at")
@@ -86,6 +88,21 @@ def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:
         raise too_few(name, len(rows))
     last = rows.iloc[-1 - back]
     return NamedStudy(str(last["run_id"]), str(last["study_id"]), len(rows), back)
+
+
+def without_imported(frame: pd.DataFrame, named: Collection[str]) -> tuple[pd.DataFrame, str]:
+    """Leave out studies that this home has from archives, except those named by an id; says so, or empty.
+
+    They are recorded beside the studies of this home, and may have their names.
+    """
+    marks = (home.location() / "studies").glob(f"*/{home.IMPORTED_FROM}")
+    theirs = frame["study_id"].isin([mark.parent.name for mark in marks])
+    theirs &= ~(frame["study_id"].isin(named) | frame["run_id"].isin(named))
+    if not theirs.any():
+        return frame, ""
+    count = counted(int(frame.loc[theirs, "study_id"].nunique()), "imported study is", "imported studies are")
+    rows: pd.DataFrame = frame[~theirs].reset_index(drop=True)
+    return rows, f"{count} left out: to take one in, name it by its id"
 
 
 def before(frame: pd.DataFrame, study_id: str) -> NamedStudy | None:

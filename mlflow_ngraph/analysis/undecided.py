@@ -92,11 +92,13 @@ def sentence(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures:
     else:
         beaten = f"could beat {named_answer}" if named_answer else "nothing else is ok"
         text = f"{head}: {could}; {beaten}"
-    return f"{text}; {' '.join(measuring(rivals, answer))}"
+    return f"{text}; {' '.join(filter(None, measuring(rivals, answer)))}"
 
 
 def measuring(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> tuple[str, str]:
     """Words before a command, and the command that measures again rivals of the same model, device and precision.
+
+    The command is empty for a study of another home, which the words name then.
 
     Parameters
     ----------
@@ -106,14 +108,21 @@ def measuring(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> tupl
         Row of the answer, which is measured together with its rivals.
     """
     first = rivals[0].row
+    study = home.own_study(str(first["study_id"]))
+    if study is None:
+        # Names of models may mean others here.
+        whose = f"study {first['study_id']}, which is not of this home"
+        file = f"its {home.STUDY_FILE}{' of run ' + str(first['run_id']) if first['run_id'] else ''}"
+        return f"measured by {whose}: to measure again takes {file}, and its models", ""
     same = ("workload", "device", "precision", "mode", "threads")
     meant = [rival for rival in rivals if all(rival.row[name] == first[name] for name in same)]
     rows = [rival.row for rival in meant]
     if answer is not None and any(rival.ratio is not None for rival in meant):
         rows = [answer, *rows]
     compilers = list(dict.fromkeys(_compiler(str(row["compiler_label"])) for row in rows))
-    before, study = _study(first)
-    words = ["mlflow-ngraph", "benchmark", *study]
+    started = study / home.STARTED_IN  # its names of modules and files are relative to that
+    before = [["cd", started.read_text(encoding="utf-8")]] if started.is_file() else []
+    words = ["mlflow-ngraph", "benchmark", str(study / home.STUDY_FILE)]
     if "," not in first["workload"]:
         words += ["--workloads", CONTENT.sub("", str(first["workload"]))]
     if not any("," in text for text in compilers):
@@ -130,20 +139,6 @@ def measuring(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> tupl
         limit = ", if limits.cell_seconds of the study allows so many" if repetitions > _MANY * measured else ""
         does = f"{counted(repetitions, 'repetition')} would tell{limit}:"
     return does, " && ".join(map(shlex.join, [*before, words]))
-
-
-def _study(row: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
-    """Study file that measured a cell, with its limits, and commands to run first: they download it, or change to the
-    directory of its modules and files. It is downloaded only for models that no option can express.
-    """
-    directory = home.location() / "studies" / str(row["study_id"])
-    file, started = directory / home.STUDY_FILE, directory / home.STARTED_IN
-    if file.is_file():
-        return [["cd", started.read_text(encoding="utf-8")]] if started.is_file() else [], [str(file)]
-    if not row["run_id"] or not {"#", ","} & {*str(row["workload"])}:
-        return [], []
-    run = ["mlflow", "artifacts", "download", "--run-id", str(row["run_id"]), "--artifact-path", home.STUDY_FILE]
-    return [[*run, "--dst-path", "."]], [home.STUDY_FILE]
 
 
 def named(row: Mapping[str, Any]) -> str:

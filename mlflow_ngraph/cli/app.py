@@ -178,6 +178,7 @@ def _advice(error: OSError) -> str:
     known = {
         errno.ENOSPC: "free some room; what was measured is safe",
         errno.EDQUOT: "free some room; what was measured is safe",
+        errno.EFBIG: "raise the limit with ulimit -f; what was measured is safe",
         errno.EIO: "what was measured is safe",
         errno.EMFILE: "raise the limit with ulimit -n",
         errno.ENFILE: "close other programs",

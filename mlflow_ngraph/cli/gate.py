@@ -95,12 +95,14 @@ def gate(
 
 
 def _read(asked: Asked, named: Sequence[str]) -> pd.DataFrame:
-    """All results of the experiments that the sides are in, as far as they are runs."""
+    """Results of the experiments that the sides are in, as far as they are runs, without what was imported and is not named."""
     from mlflow_ngraph.analysis import study_names
 
     found = asked.find(runs=[name for name in named if study_names.RUN_ID.fullmatch(name)])
-    frame = asked.read(found=found)
+    frame, omitted = study_names.without_imported(asked.read(found=found), named)
     tell(found)
+    if omitted:
+        output.tell(f"note: {omitted}")
     return frame
 
 

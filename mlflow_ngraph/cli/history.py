@@ -34,17 +34,22 @@ _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 def history(cell: str, metric: str, form: str | None, target: str | None, as_json: bool, **given: Any) -> int:
     """Show what each study found of a cell, and where its level changed.
 
-    CELL is an id, or LABEL/COMPILER/bBATCH as explain takes it. Studies of other machines are left out.
+    CELL is an id, or LABEL/COMPILER/bBATCH as explain takes it. Studies of other machines are left out, and imported
+    ones unless --studies names them by their ids.
     """
     asked = Asked(given)
     form = writing.form("json" if as_json else form, target, FORMATS, _ENDINGS)
 
+    from mlflow_ngraph.analysis import study_names
     from mlflow_ngraph.analysis.history import history as follow
 
     selection = asked.selection()
     frame = asked.read()
     selection.check(frame)
-    table, about = follow(selection.of(frame), cell, metric)
+    frame, omitted = study_names.without_imported(selection.of(frame), selection.studies)
+    if omitted:
+        output.tell(f"note: {omitted}")
+    table, about = follow(frame, cell, metric)
     if form == "csv":
         writing.write(csv_table(table), target)
     elif form == "json":

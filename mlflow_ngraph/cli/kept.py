@@ -60,8 +60,10 @@ def _name(ctx: click.Context) -> str | None:
         (console.width, console.is_terminal, console.color_system, console.encoding)
         for console in (output.console(), output.console(stderr=True))
     ]
-    # Studies of this home and MLflow's variable choose the experiment.
-    chosen = (str(home.location()), os.environ.get("MLFLOW_EXPERIMENT_NAME"))
+    # MLflow's variable chooses the experiment, as do studies of this home; those of others are told from them.
+    studies = home.location() / "studies"
+    changed = studies.stat().st_mtime_ns if studies.is_dir() else None
+    chosen = (str(studies), changed, os.environ.get("MLFLOW_EXPERIMENT_NAME"))
     return answer_cache.name(ctx.command.name, sorted(ctx.params.items()), states, shown, Path.cwd(), chosen)
 
 

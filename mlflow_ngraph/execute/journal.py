@@ -9,7 +9,6 @@ detected. An incomplete last line, left by a kill, is dropped.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -118,14 +117,15 @@ class Journal:
         content, check = line_of(line, self._check)
         before = os.fstat(self._file.fileno()).st_size
         try:
-            if self._file.write(content) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while content:  # what a disk or a limit cuts short is refused when it goes on
+                content = content[self._file.write(content) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             # The next event must not follow half of this one.
             os.ftruncate(self._file.fileno(), before)
             if disk_space.is_lacking(error):
                 raise disk_space.lacking("writing the journal", self.path.parent) from error
+            error.filename = error.filename or str(self.path)
             raise
         self._check, self._latest = check, line["at"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -65,16 +66,10 @@ def study_key(study: Study, device: str, machine: str) -> str:
 
 
 def new_directory(root: Path, study: Study, key: str) -> Path:
-    """Create a new directory, named by study, key and time."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for count in range(1, 1000):
-        path = root / "studies" / (f"{study.name}-{key}-{stamp}" + (f"-{count}" if count > 1 else ""))
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
-    raise UsageError(f"too many studies named {study.name} in {root}; choose another name or --home")
+    """Create a new directory, named by study, key and time, and by chance: equal machines may begin in the same second."""
+    path = root / "studies" / f"{study.name}-{key}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    path.mkdir()
+    return path
 
 
 def newest(root: Path, key: str, machine: str) -> Path | None:
@@ -103,7 +98,7 @@ def imported(root: Path, key: str) -> str:
 
 
 def measured_before(directory: Path) -> Begun | None:
-    """The latest earlier study of the same name and machine that was measured completely, or None."""
+    """The latest earlier study of the same name and machine that was begun here and measured completely, or None."""
     studies = begun(directory.parent.parent)
     earlier = (
         study
@@ -112,6 +107,7 @@ def measured_before(directory: Path) -> Begun | None:
         if this.directory == directory
         if (study.name, study.machine) == (this.name, this.machine)
         and study.at < this.at
+        and not (study.directory / home.IMPORTED_FROM).exists()
         and _is_whole(study.directory)
     )
     return next(earlier, None)

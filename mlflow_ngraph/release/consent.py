@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.engines.files import is_plain
 from mlflow_ngraph.engines.trust import FILE
 from mlflow_ngraph.engines.trust import require_package as require_trust
 from mlflow_ngraph.errors import EngineError, JournalError
@@ -62,9 +61,8 @@ def require_package(
 
 def _compiled_here(manifest: Manifest, home: Path) -> bool:
     """True if a study of this home, not an imported one, has compiled the very files, and not taken them from a server."""
-    name = manifest.origin.study_id
-    study = home / "studies" / name
-    if "/" in name or not is_plain(name) or (study / home_directory.IMPORTED_FROM).exists():
+    study = home_directory.own_study(manifest.origin.study_id, home)
+    if study is None:
         return False
     with suppress(JournalError, OSError):
         return any(

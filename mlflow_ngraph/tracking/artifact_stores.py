@@ -208,6 +208,8 @@ class HttpStore(ArtifactStore):
         """True once it has refused to pass files on."""
 
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
+        from mlflow_ngraph.tracking import answers
+
         # No compression on the way: bytes are counted, and asked for by their place.
         headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={part.size}-"} if part.size else {})}
         with _cuts(), self._answer(f"/{quote(path)}", headers) as answer:
@@ -223,7 +225,7 @@ class HttpStore(ArtifactStore):
             size = _length(answer, part.size)
             if size is not None:
                 sized(size)
-            part.extend(answer.iter_content(CHUNK))
+            part.extend(answers.pieces(answer, timeout()))
             if size is not None and part.size < size:
                 raise CutError(f"the connection ended after {part.size} of {size} bytes")
 

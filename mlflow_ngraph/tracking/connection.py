@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from email.utils import parsedate_to_datetime
@@ -95,6 +96,9 @@ def connect(tracking_uri: str) -> MlflowClient:
     _require_clear(tracking_uri)
     from mlflow import MlflowClient
 
+    from mlflow_ngraph.tracking import answers
+
+    answers.limit_client()
     for name in ("mlflow.store.db.utils", "alembic.runtime.migration", "mlflow.tracking.fluent"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with _one_at_a_time(tracking_uri):
@@ -151,9 +155,23 @@ def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator
         said = f"tracking server {shown(tracking_uri)}: cannot {doing}: {one_line(error, tracking_uri)}"
         between = proxied(tracking_uri) if _MAY_BE_A_PROXY.search(str(error)) else ""
         raise kind(said + between) from error
+    except Exception as error:
+        if not is_server(tracking_uri) or isinstance(error, OSError) or not _is_of_client(error):
+            raise
+        # MLflow's client takes every answer for what it should be.
+        raise TrackingError(
+            f"tracking server {shown(tracking_uri)}: cannot {doing}: it answered something that is not MLflow's "
+            f"({type(error).__name__})"
+        ) from error
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def _is_of_client(error: Exception) -> bool:
+    """True if an error was raised by MLflow's client, or by what it reads messages with."""
+    (*_, (frame, _)) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith(("mlflow.", "google.protobuf."))
 
 
 @contextmanager

@@ -107,10 +107,8 @@ def _asked(model_id: str, tracking_uri: str) -> Remote | None:
             return None if model is None else _remote(tracking_uri, model.location, model_id, model.run_id, model.tags)
     if not plain_http.speaks(tracking_uri):
         return None
-    from requests import RequestException
-
     address = f"{tracking_uri.rstrip('/')}/api/2.0/mlflow/logged-models/{model_id}"
-    with suppress(RequestException, ValueError, KeyError), plain_http.session(1) as http:
+    with plain_http.excused(), plain_http.session(1) as http:
         answer = http.get(address, timeout=_TIMEOUT_S)
         answer.raise_for_status()
         info = answer.json()["model"]["info"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,16 +49,25 @@ def session(at_once: int) -> requests.Session:
         Number of threads that use it concurrently.
     """
     import requests
-    from requests.adapters import HTTPAdapter
+
+    from mlflow_ngraph.tracking.answers import LimitedAdapter
 
     made = requests.Session()
-    made.mount("http", HTTPAdapter(pool_maxsize=at_once))
+    for scheme in ("http://", "https://"):
+        made.mount(scheme, LimitedAdapter(pool_maxsize=at_once))
     user, token = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_TOKEN")
     if user:
         made.auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
     elif token:
         made.headers["Authorization"] = f"Bearer {token}"
     return made
+
+
+def excused() -> suppress:
+    """Leave an answer that is missing or cannot be read to MLflow's client, which reports it."""
+    from requests import RequestException
+
+    return suppress(RequestException, ValueError, LookupError, TypeError, AttributeError)
 
 
 def artifact_address(tracking_uri: str, artifact_uri: str) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph.addresses import shown
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking import artifact_stores, connection, schema
@@ -219,8 +220,13 @@ class StudyRuns:
                 self._client.set_terminated(run_id, "KILLED")
 
     def surrounding(self) -> Run | None:
-        """The run that this process was started in."""
+        """The run that this process was started in. Raises `TrackingError` if the server does not have it."""
         run_id = os.environ.get(_RUN)
+        if run_id and connection.is_deleted(self._client, run_id):
+            raise TrackingError(
+                f"{_RUN} names run {run_id}, which is deleted or was never on {shown(self._uri)}: unset the variable, restore the "
+                "run (mlflow runs restore), or name another"
+            )
         return self._client.get_run(run_id) if run_id else None
 
     def _target(self, surrounding: Run | None, former: Experiment | None) -> Experiment:

@@ -47,7 +47,7 @@ def test_rounds_decide_where_absolute_figures_cannot() -> None:
     assert [rival["row"]["compiler"] for rival in doubt["rivals"]] == ["onnxruntime"]
 
 
-def test_what_cannot_be_told_is_undecided_with_what_would_tell() -> None:
+def test_what_cannot_be_told_is_undecided_with_what_would_tell(own_studies: Path) -> None:
     table, about = recommend(measured(100.5, noise=0.06, seed=1))
     (doubt,) = about["undecided"]
     (rival,) = doubt["rivals"]
@@ -58,8 +58,8 @@ def test_what_cannot_be_told_is_undecided_with_what_would_tell() -> None:
     assert re.match(r"undecided for resnet18 on xeon between o\w+ at batch 1 \(", doubt["said"])
     assert len(doubt["said"].partition(";")[0]) <= 160, "two lines of a terminal"
     assert (
-        f"{rival['repetitions']} repetitions would tell: mlflow-ngraph benchmark --workloads timm:resnet18 --compilers "
-        in doubt["said"]
+        f"{rival['repetitions']} repetitions would tell: mlflow-ngraph benchmark {own_studies}/study/study.yaml "
+        "--workloads timm:resnet18 --compilers " in doubt["said"]
     )
     assert f"--repetitions {rival['repetitions']}" in doubt["said"]
     for name in ("onnxruntime", "openvino"):
@@ -72,6 +72,7 @@ def test_who_is_as_good_for_sure_is_no_rival() -> None:
     assert table["best"].sum() == 1
 
 
+@pytest.mark.usefixtures("own_studies")
 @pytest.mark.parametrize(
     ("wanted", "text"),
     [
@@ -187,7 +188,7 @@ def two_sizes(**columns: Any) -> pd.DataFrame:
     return frame.assign(throughput_log_se=np.where(frame["batch"] == 8, 0.9, 0.01), **columns)
 
 
-def test_the_compiler_is_decided_before_the_batch_size() -> None:
+def test_the_compiler_is_decided_before_the_batch_size(own_studies: Path) -> None:
     table, about = recommend(two_sizes())
     (answer,) = about["answers"]
     assert answer["decided"]
@@ -195,7 +196,8 @@ def test_the_compiler_is_decided_before_the_batch_size() -> None:
     assert answer["said"].startswith("resnet18 on xeon: openvino, ")
     assert " times eager at batch " in answer["said"]
     assert "; its batch size is undecided: openvino at batch " in answer["said"]
-    again = " mlflow-ngraph benchmark --workloads timm:resnet18 --compilers openvino --batch-sizes 1,8 "
+    file = own_studies / "study" / "study.yaml"
+    again = f" mlflow-ngraph benchmark {file} --workloads timm:resnet18 --compilers openvino --batch-sizes 1,8 "
     assert f" could be better; measure again:{again}" in answer["said"]
     assert table.loc[table["best"], "compiler"].tolist() == ["openvino"]
 
@@ -248,20 +250,24 @@ def test_a_tie_is_an_answer_by_the_smaller_engine_or_less_memory() -> None:
         assert shown["compiler_label"] == best
 
 
-def test_what_no_option_can_say_is_measured_again_from_the_file_of_the_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path))
-    frame = measured(100.5, noise=0.06, seed=1).assign(workload="torch:mine#1234", study_id="mine-1", run_id="r1")
+def test_only_a_study_of_this_home_is_measured_again_by_a_command(own_studies: Path) -> None:
+    """Names of models in somebody else's study may mean other models here."""
+    frame = measured(100.5, noise=0.06, seed=1).assign(workload="torch:mine#1234", study_id="theirs-1", run_id="r1")
+    whose = "; measured by study theirs-1, which is not of this home: to measure again takes its study.yaml of run r1"
     (doubt,) = recommend(frame).about["undecided"]
-    brought = "mlflow artifacts download --run-id r1 --artifact-path study.yaml --dst-path . && mlflow-ngraph benchmark study.yaml"
-    assert f"{brought} --workloads 'torch:mine#1234' --compilers " in doubt["said"]
-    file = tmp_path / "studies" / "mine-1" / "study.yaml"
-    file.parent.mkdir(parents=True)
-    file.touch()
-    (file.parent / "started-in").write_text("/models of mine")
+    assert whose in doubt["said"]
+    study = own_studies / "theirs-1"
+    study.mkdir()
+    (study / "imported-from").write_text("/media/stick/t.tar: not signed")
     (doubt,) = recommend(frame).about["undecided"]
-    again = f"cd '/models of mine' && mlflow-ngraph benchmark {file} --workloads 'torch:mine#1234' --compilers "
+    assert whose in doubt["said"]
+    assert "mlflow-ngraph benchmark" not in doubt["said"]
+    (study / "imported-from").unlink()
+    (study / "started-in").write_text("/models of mine")
+    (doubt,) = recommend(frame).about["undecided"]
+    again = (
+        f"cd '/models of mine' && mlflow-ngraph benchmark {study}/study.yaml --workloads 'torch:mine#1234' --compilers "
+    )
     assert f" would tell: {again}" in doubt["said"]
 
 

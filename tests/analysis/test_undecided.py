@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,7 @@ def doubtful(verdict: str = "timeout", **columns: list[object]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("verdict", ["crashed", "oom", "timeout"])
-def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str) -> None:
+def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str, own_studies: Path) -> None:
     table, about = recommend(doubtful(verdict))
     assert not table["best"].any()
     (doubt,) = about["undecided"]
@@ -48,7 +49,8 @@ def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str) -> No
         "could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321])"
     )
     assert command == (
-        "mlflow-ngraph benchmark --workloads timm:resnet18 --compilers 'onnxruntime?opt_level=2' --batch-sizes 8 "
+        f"mlflow-ngraph benchmark {own_studies}/study/study.yaml --workloads timm:resnet18 "
+        "--compilers 'onnxruntime?opt_level=2' --batch-sizes 8 "
         "--precision fp32 --device xeon --mode sync --threads 2"
     )
     asked = parse(
@@ -108,6 +110,7 @@ def test_the_good_end_of_an_interval_decides() -> None:
     assert rank(better, EngineQuestion()).rivals == ()
 
 
+@pytest.mark.usefixtures("own_studies")
 def test_where_nothing_is_ok_what_is_noisy_is_named() -> None:
     table, about = recommend(doubtful().assign(verdict="timeout"))
     assert table.empty
@@ -145,6 +148,7 @@ def test_a_choice_for_a_fleet_that_another_one_could_beat(rule: str) -> None:
     assert recommend(frame, fleet=rule).about["undecided"] == []  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("own_studies")
 def test_findings_say_so() -> None:
     (found,) = [one for one in find(doubtful()) if one.kind == "undecided"]
     assert found.title == "what runs resnet18 fastest on xeon is undecided"

@@ -12,6 +12,7 @@ import pytest
 from mlflow import MlflowClient
 
 from mlflow_ngraph.analysis import results
+from mlflow_ngraph.home import IMPORTED_FROM
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
 from tests.support.script import Script
@@ -256,6 +257,31 @@ def test_a_study_is_judged_by_the_one_before(recorded: Recorded, cli) -> None:
     assert (code, "'quick~2' is not there: 2 studies have this name" in err) == (2, True)
     code, _, err = cli("results", "gate")
     assert (code, "name what is judged" in err) == (2, True)
+
+
+def test_imported_studies_count_where_they_are_named(
+    recorded: Recorded, cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are recorded beside the own ones, and may have their names."""
+    old, new = "quick-0123abcd-20251009-090000", "quick-0123abcd-20251009-090001"
+    monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
+    cell = "resnet18/openvino/b1"
+    assert {old, new} == {
+        study["study_id"] for study in json.loads(cli("results", "history", cell, "--json")[1])["studies"]
+    }
+    mark = tmp_path / "home" / "studies" / old / IMPORTED_FROM
+    mark.parent.mkdir(parents=True)
+    mark.write_text("/media/stick/t.tar: not signed")
+    note = "note: 1 imported study is left out: to take one in, name it by its id\n"
+    code, _, err = cli("results", "gate", "quick")
+    assert (code, "no study before quick" in err, note in err) == (2, True, True)
+    assert note not in cli("results", "gate", new, "--baseline", old)[2]
+    _, out, err = cli("results", "history", cell, "--json")
+    assert [study["study_id"] for study in json.loads(out)["studies"]] == [new]
+    assert note in err
+    _, out, err = cli("results", "history", cell, "--studies", f"{old},{new}", "--json")
+    assert len(json.loads(out)["studies"]) == 2
+    assert note not in err
 
 
 def recorded_to(experiment: str, uri: str, directory: Path, study_id: str) -> None:

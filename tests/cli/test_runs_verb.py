@@ -10,6 +10,7 @@ import pytest
 
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.execute import study_directories
+from mlflow_ngraph.home import IMPORTED_FROM
 from tests.support.script import Script
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -73,6 +74,8 @@ def test_the_one_before_was_measured_to_its_end(home: Path) -> None:
     earlier = study_directories.measured_before(studies / "smoke-2")
     assert earlier is not None
     assert earlier.study_id == "smoke-1"
+    (studies / "smoke-1" / IMPORTED_FROM).write_text("/media/stick/t.tar: not signed")
+    assert study_directories.measured_before(studies / "smoke-2") is None, "that is somebody else's"
     assert study_directories.measured_before(studies / "smoke-1") is None
     assert study_directories.measured_before(studies / "quick-3") is None
 

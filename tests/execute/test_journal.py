@@ -1,3 +1,5 @@
+import errno
+import resource
 import tracemalloc
 from typing import Any
 
@@ -136,6 +138,21 @@ def test_what_is_no_event_is_damage(tmp_path, read, line):
     (tmp_path / journal.FILE_NAME).write_bytes(first + line.encode() + b"\n" + last)
     with pytest.raises(JournalError, match="is damaged"):
         list(read(tmp_path))
+
+
+def test_a_limit_of_file_sizes_names_the_journal_and_leaves_no_half_event(tmp_path):
+    with Journal(tmp_path) as writer:
+        writer.append("first")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+        try:
+            with pytest.raises(OSError, match="File too large") as caught:
+                writer.append("second", text="x" * 1000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(writer.path))
+        writer.append("third")
+    assert [event["event"] for event in journal.read(tmp_path)] == ["first", "third"]
 
 
 def test_two_processes_cannot_write_one_journal(tmp_path):

@@ -1,6 +1,7 @@
 """Which studies can be gone on with."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import study_directories
 from mlflow_ngraph.execute.journal import FILE_NAME
 from mlflow_ngraph.home import IMPORTED_FROM
+from mlflow_ngraph.study import Study
 from tests.support.script import Script
 
 
@@ -62,6 +64,19 @@ def test_the_newest_study_is_the_one_that_began_last(tmp_path: Path) -> None:
     assert study_directories.newest(tmp_path, "key", "another") is None
     (tmp_path / "studies/b-key-2" / IMPORTED_FROM).write_text("/media/stick/t.tar: not signed")
     assert study_directories.newest(tmp_path, "key", "") == tmp_path / "studies/c-key-3"
+
+
+def test_equal_machines_that_begin_at_once_name_their_studies_apart(tmp_path: Path) -> None:
+    homes = [tmp_path / str(number) for number in range(20)]
+    quick = Study(name="quick", workloads=["block:mha"], compilers=["identity"], batch_sizes=[1])
+    names = []
+    for home in homes:
+        (home / "studies").mkdir(parents=True)
+        names.append(study_directories.new_directory(home, quick, "0123abcd").name)
+    assert len(set(names)) == len(names)
+    stamps = [name.rpartition("-")[0] for name in names]
+    assert stamps == sorted(stamps)
+    assert all(re.fullmatch(r"quick-0123abcd-\d{8}-\d{6}-[0-9a-f]{8}", name) for name in names)
 
 
 def test_a_directory_without_a_study_is_named(tmp_path: Path) -> None:

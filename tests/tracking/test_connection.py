@@ -164,9 +164,13 @@ def test_another_experiment_than_that_of_the_project_run(sqlite_uri: str, monkey
     assert "mlflow run --experiment-name other" in refusal(sqlite_uri, "other")
 
 
-def test_a_project_run_of_another_server(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
-    assert "0" * 32 in refusal(sqlite_uri)
+def test_a_run_of_the_environment_that_is_not_there(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = MlflowClient(sqlite_uri)
+    deleted = client.create_run(client.create_experiment("mine")).info.run_id
+    client.delete_run(deleted)
+    for run_id in ("0" * 32, deleted):
+        monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+        assert f"MLFLOW_RUN_ID names run {run_id}, which is deleted or was never on" in refusal(sqlite_uri)
 
 
 def test_the_server_goes_away_while_recording(sqlite_uri: str, tmp_path: Path) -> None:
