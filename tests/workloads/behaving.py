@@ -22,7 +22,7 @@ class Linear(nn.Module):
 class Chosen(Linear):
     """Scales its outputs where the data say so."""
 
-    def forward(self, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    def forward(self, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return self.linear(values) * scale if bool(values.sum() > 0) else self.linear(values)
 
 

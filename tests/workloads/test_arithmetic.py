@@ -483,7 +483,7 @@ def test_a_sample_that_overflows_in_the_model_alone_leaves_the_others_to_judge()
     right = exact[0].astype(np.float32)
     fine, wrong = (
         parity.judge(array, native, exact[0], trial.rounding[0], "fp32")
-        for array in (right, right * np.float32([[1], [1.01]]))
+        for array in (right, right * np.array([[1], [1.01]], np.float32))
     )
     assert fine is not None
     assert wrong is not None
