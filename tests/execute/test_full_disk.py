@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -89,6 +90,8 @@ def test_half_an_event_is_taken_back(tmp_path: Path) -> None:
             """A file on a disk that takes three more bytes."""
 
             def write(self, content: bytes) -> int:
+                if os.fstat(real.fileno()).st_size >= size + 3:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 return real.write(content[:3])
 
             def fileno(self) -> int:
