@@ -337,9 +337,7 @@ def rows(array: NDArray[Any]) -> NDArray[np.float64]:
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)
     wide = np.asarray(array, dtype=np.float64)
-    return (
-        wide.reshape(wide.shape[0], math.prod(wide.shape[1:])) if wide.ndim > 1 else wide.reshape(max(wide.size, 1), -1)
-    )
+    return wide.reshape(wide.shape[0], math.prod(wide.shape[1:])) if wide.ndim > 1 else wide.reshape(wide.size, 1)
 
 
 def worse(one: Parity, other: Parity) -> Parity:

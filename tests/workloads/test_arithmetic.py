@@ -491,6 +491,20 @@ def test_a_sample_that_overflows_in_the_model_alone_leaves_the_others_to_judge()
     assert wrong.problem
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (2, 0), ()])
+def test_an_output_of_any_shape_is_judged(shape: tuple[int, ...]) -> None:
+    class Shaped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum() * torch.ones(shape)
+
+    given = np.ones((2, 3), np.float32)
+    baseline = ModuleBaseline(Shaped())
+    trial, exact = observed(baseline, 0, "normal", [given], baseline.run([given]), [None])
+    assert not trial.unchecked
+    assert exact is not None
+    assert exact[0].shape == shape
+
+
 def test_a_fast_path_that_computes_something_else_is_told() -> None:
     """Zeros where the input is padded."""
 
