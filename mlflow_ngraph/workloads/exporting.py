@@ -17,7 +17,7 @@ from mlflow_ngraph.processes import stops
 from mlflow_ngraph.workloads.base import BATCH, Format, TensorSpec, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, OnnxBaseline
 from mlflow_ngraph.workloads.behaviour import first_places
-from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials
+from mlflow_ngraph.workloads.materials import ANY_BATCH, Export, Materials, Source
 
 if TYPE_CHECKING:
     import torch
@@ -76,13 +76,22 @@ class Exporter:
         if only is not None:
             export.dynamic, export.static_because = False, f"the model has a fixed batch size of {only}"
         if export.dynamic and ANY_BATCH not in export.files:
-            error = self._try(kind, export, ANY_BATCH)
-            if error is not None:
+            error = self._other_for_one() or self._try(kind, export, ANY_BATCH)
+            if error:
                 export.dynamic, export.static_because = False, error
         if not export.dynamic:
             for batch in self._materials.batch_sizes:
                 if str(batch) not in export.files:
                     export.error = export.error or self._try(kind, export, str(batch))
+
+    def _other_for_one(self) -> str:
+        """Reason why a program for several samples is none for one, such as ``squeeze`` without an axis; empty where it is."""
+        if 1 not in self._materials.batch_sizes:
+            return ""
+        for spec, array in zip(self._materials.outputs, Source(self._directory).reference(1), strict=True):
+            if array.ndim != len(spec.shape):
+                return f"output {spec.name!r} has {array.ndim} axes at batch 1, and {len(spec.shape)} at others"
+        return ""
 
     def _try(self, kind: Format, export: Export, key: str) -> str | None:
         """Export for one key, or return the reason for failure in one line."""

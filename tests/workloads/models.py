@@ -57,6 +57,13 @@ class OnlyBatchTwo(nn.Module):
         return self.linear(values) + 1
 
 
+class Squeezed(nn.Linear):
+    """Gives a number without axes for a single sample."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return super().forward(values).squeeze()
+
+
 class Extremes(nn.Module):
     """Of all numbers at once, without naming an axis."""
 

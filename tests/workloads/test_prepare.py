@@ -164,6 +164,20 @@ def test_a_model_without_a_dynamic_batch_size_is_exported_for_each(tmp_path: Pat
     assert_all_formats_agree(source, (1, 2, 3))
 
 
+@pytest.mark.usefixtures("compilers")
+def test_one_sample_with_other_axes_has_an_export_of_its_own(tmp_path: Path) -> None:
+    workload = factory("Squeezed", inputs=[{"shape": ["batch", 4]}], kwargs={"in_features": 4, "out_features": 1})
+    prepare(workload, tmp_path, batch_sizes=[1, 3], formats=ALL, seed=0)
+    source = Source(tmp_path)
+    assert (
+        source.materials.formats["exported"].static_because == "output 'output' has 0 axes at batch 1, and 1 at others"
+    )
+    for batch, shape in ((1, ()), (3, (3,))):
+        (found,) = run_torch(torch.export.load(source.exported(batch)).module(), source, batch)
+        assert found.shape == source.reference(batch)[0].shape == shape
+        assert run_onnx(source, source.onnx(batch), batch)[0].shape == shape
+
+
 def test_a_failing_export_leaves_the_others(tmp_path: Path) -> None:
     workload = factory("DependsOnData", inputs=[{"shape": ["batch", 4]}])
     prepare(workload, tmp_path, batch_sizes=[1], formats=ALL, seed=0)
