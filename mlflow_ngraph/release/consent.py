@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines.files import is_plain
 from mlflow_ngraph.engines.trust import FILE
 from mlflow_ngraph.engines.trust import require_package as require_trust
 from mlflow_ngraph.errors import EngineError, JournalError
@@ -61,7 +62,8 @@ def require_package(
 
 def _compiled_here(manifest: Manifest, home: Path) -> bool:
     """True if a study of this home, not an imported one, has compiled the very files, and not taken them from a server."""
-    study = home_directory.own_study(manifest.origin.study_id, home)
+    name = manifest.origin.study_id
+    study = home_directory.own_study(name, home) if is_plain(name) else None
     if study is None:
         return False
     with suppress(JournalError, OSError):
