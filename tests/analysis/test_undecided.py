@@ -160,6 +160,12 @@ def test_findings_say_so() -> None:
     assert not [one for one in find(doubtful("parity_failed")) if one.kind == "undecided"]
 
 
+def test_a_finding_of_a_study_from_elsewhere_shows_its_results() -> None:
+    (found,) = [one for one in find(doubtful()) if one.kind == "undecided"]
+    assert found.command.startswith("mlflow-ngraph compare ")
+    assert found.command_in("--tracking-uri there").endswith(" --tracking-uri there")
+
+
 def test_larger_batches_have_not_stopped_paying_while_a_noisy_one_may_pay() -> None:
     def throughput(compiler: str, batch: int) -> float:
         return {1: 100.0, 2: 190.0, 4: 191.0, 8: 192.0}[batch]

@@ -58,7 +58,7 @@ class Finding:
 
     def command_in(self, scope: str) -> str:
         """The command with the options that say where to read; one that measures reads nothing."""
-        return self.command if self.kind == "undecided" else f"{self.command} {scope}".rstrip()
+        return self.command if " benchmark " in self.command else f"{self.command} {scope}".rstrip()
 
 
 KINDS = {
