@@ -155,7 +155,7 @@ class Disturbed(Intercepting):
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
             self.orders += 1
-            return _chosen(function, args[0], function(self.disturb(args[0]), *args[1:], **kwargs), args, kwargs)
+            return _chosen(function, args, kwargs, function(self.disturb(args[0]), *args[1:], **kwargs))
         result = function(*args, **kwargs)
         if _is_view(function):
             return result  # what was off by chance could be put back to the side where it is
@@ -231,12 +231,12 @@ def _has_ends(function: Any) -> bool:
 
 
 def _chosen(
-    function: Any, numbers: torch.Tensor, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Places that were ``found``, and the ``numbers`` there: the same ones, so that they compare as equal to themselves."""
+    """Places that were ``found``, and the numbers there: the same ones, so that they compare as equal to themselves."""
     if isinstance(found, torch.Tensor):
         return found
-    _, places = found
+    numbers, (_, places) = args[0], found
     names = [argument.name for argument in function._schema.arguments]  # noqa: SLF001 - no public name for it
     position = names.index("dim")
     axis = args[position] if position < len(args) else kwargs.get("dim", -1)

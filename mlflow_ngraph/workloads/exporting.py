@@ -77,21 +77,21 @@ class Exporter:
             export.dynamic, export.static_because = False, f"the model has a fixed batch size of {only}"
         if export.dynamic and ANY_BATCH not in export.files:
             error = self._other_for_one() or self._try(kind, export, ANY_BATCH)
-            if error:
+            if error is not None:
                 export.dynamic, export.static_because = False, error
         if not export.dynamic:
             for batch in self._materials.batch_sizes:
                 if str(batch) not in export.files:
                     export.error = export.error or self._try(kind, export, str(batch))
 
-    def _other_for_one(self) -> str:
-        """Reason why a program for several samples is none for one, such as ``squeeze`` without an axis; empty where it is."""
+    def _other_for_one(self) -> str | None:
+        """Reason why a program for several samples is none for one, such as ``squeeze`` without an axis."""
         if 1 not in self._materials.batch_sizes:
-            return ""
+            return None
         for spec, array in zip(self._materials.outputs, Source(self._directory).reference(1), strict=True):
             if array.ndim != len(spec.shape):
                 return f"output {spec.name!r} has {array.ndim} axes at batch 1, and {len(spec.shape)} at others"
-        return ""
+        return None
 
     def _try(self, kind: Format, export: Export, key: str) -> str | None:
         """Export for one key, or return the reason for failure in one line."""
