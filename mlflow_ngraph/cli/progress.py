@@ -134,7 +134,7 @@ class State:
         for workload in plan.workloads:
             preparing[str(workload.ref)] = expected_time.preparing(plan, workload).seconds
             for lane in workload.lanes:
-                building = expected_time.engines(plan, lane).seconds
+                building = expected_time.engines(plan, workload, lane).seconds
                 measuring = expected_time.of_lane(plan, workload, lane).seconds - building
                 compiler = (
                     lane.compiler_label if lane.precision == "fp32" else f"{lane.compiler_label} {lane.precision}"

@@ -23,7 +23,11 @@ LEAST_USEFUL_ROUNDS = 3
 """Rounds of a cell that is measured at all."""
 LOAD_SECONDS = 3.0
 """Starting a process, importing a runtime and loading an engine."""
+REFERENCE_CALLS = 40
+"""Calls of the baseline that its outputs for the trials of a batch size take as long as: most are in slower arithmetic."""
 VERIFY_SECONDS = 3.0
+VERIFY_CALLS = 6
+"""Calls of an engine that is verified."""
 TAKE_SECONDS = 0.5
 """Taking an engine from the cache."""
 RELOAD_SECONDS = 2.0
@@ -42,27 +46,37 @@ def of_workload(plan: StudyPlan, workload: WorkloadPlan) -> Duration:
 
 def of_lane(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> Duration:
     """Duration of a lane: its engines and cells."""
-    parts = [engines(plan, lane)]
+    parts = [engines(plan, workload, lane)]
     if not plan.study.build_for:
         parts += [measuring(plan, workload, lane, batch) for batch in lane.batch_sizes]
     return total(parts)
 
 
-def engines(plan: StudyPlan, lane: Lane) -> Duration:
+def engines(plan: StudyPlan, workload: WorkloadPlan, lane: Lane) -> Duration:
     """Duration of all engines of a lane."""
     groups = create(lane.compiler, lane.flags).engines(lane.batch_sizes)
-    return total(building(plan, lane, group) for group in groups)
+    return total(building(plan, workload, lane, group) for group in groups)
 
 
 def preparing(plan: StudyPlan, workload: WorkloadPlan) -> Duration:
     """Duration of building the model, running the baseline and exporting."""
-    return plan.history.preparing(str(workload.ref), PREPARE_SECONDS).times(1 / _beside(plan))
+    lanes = workload.lanes
+    lane = next((lane for lane in lanes if lane.compiler_label == plan.study.baseline_label), lanes[0])
+    calls = [call_s(plan, workload, lane, batch) for batch in lane.batch_sizes]
+    references = total(Duration.of(REFERENCE_CALLS * seconds, source) for seconds, source in calls)
+    otherwise = Duration.of(PREPARE_SECONDS) + references
+    return plan.history.preparing(str(workload.ref), lane.batch_sizes, otherwise).times(1 / _beside(plan))
 
 
-def building(plan: StudyPlan, lane: Lane, batch_sizes: Sequence[int]) -> Duration:
+def building(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch_sizes: Sequence[int]) -> Duration:
     """Duration of providing a verified engine, compiled or from the cache."""
     known = plan.history
-    verifying = total(known.verifying(lane.cell(batch), lane.compiler, VERIFY_SECONDS) for batch in batch_sizes)
+    verifying = total(
+        known.verifying(
+            lane.cell(batch), lane.compiler, VERIFY_SECONDS + VERIFY_CALLS * call_s(plan, workload, lane, batch)[0]
+        )
+        for batch in batch_sizes
+    )
     if plan.study.cache != "off" and known.keeps(lane.workload, lane.compiler, lane.precision):
         making = Duration.of(TAKE_SECONDS, "similar")
     else:

@@ -49,7 +49,7 @@ def left_out(plan: StudyPlan, seconds: float, cells: Cells | None = None) -> lis
         group = next(sizes for sizes in create(lane.compiler, lane.flags).engines(lane.batch_sizes) if batch in sizes)
         takes = expected_time.measuring_at_least(plan, workload, lane, batch)
         if (lane.id, group) not in made:
-            takes = takes + expected_time.building(plan, lane, group)
+            takes = takes + expected_time.building(plan, workload, lane, group)
         if ref not in begun:
             takes = takes + expected_time.preparing(plan, workload)
         if takes.low > seconds:

@@ -91,7 +91,7 @@ class TimingHistory:
     """Durations of earlier studies on this machine. Empty, it returns the assumptions."""
 
     def __init__(self) -> None:
-        self._preparing: dict[str, list[float]] = defaultdict(list)
+        self._preparing: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
         self._building: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
         self._compiling: dict[str, list[float]] = defaultdict(list)
         self._loading: dict[str, list[float]] = defaultdict(list)
@@ -103,16 +103,16 @@ class TimingHistory:
         self._compilers: dict[str, str] = {}
         """By lane."""
 
-    def preparing(self, workload: str, otherwise: float) -> Duration:
-        """Duration of building a model, running the baseline and exporting it.
+    def preparing(self, workload: str, batch_sizes: Sequence[int], otherwise: Duration) -> Duration:
+        """Duration of building a model, running the baseline at some batch sizes and exporting it.
 
         Parameters
         ----------
-        otherwise : float
-            Assumed seconds.
+        otherwise : Duration
+            Expected where this was not done here before.
         """
-        others = [seconds for known in self._preparing.values() for seconds in known]
-        return _known(self._preparing.get(workload), others, otherwise)
+        same = self._preparing.get((workload, tuple(batch_sizes)))
+        return Duration.of(median(same), "measured") if same else otherwise
 
     def building(self, lane: str, compiler: str, batch_sizes: Sequence[int], otherwise: float) -> Duration:
         """Duration of compiling one engine.
@@ -143,8 +143,12 @@ class TimingHistory:
         return _known(self._loading.get(cell), self._starting.get(compiler), otherwise)
 
     def verifying(self, cell: str, compiler: str, otherwise: float) -> Duration:
-        """Duration of comparing an engine with the baseline; parameters as in `loading`."""
-        return _known(self._verifying.get(cell), self._checking.get(compiler), otherwise)
+        """Duration of comparing an engine with the baseline, parameters as in `loading`.
+
+        Other models may be smaller: it is at least ``otherwise`` where only they are known.
+        """
+        others = [max(seconds, otherwise) for seconds in self._checking.get(compiler, ())]
+        return _known(self._verifying.get(cell), others, otherwise)
 
     def call_s(self, lane: str, batch: int) -> tuple[float, Source] | None:
         """Seconds of an inference, scaled from other batch sizes if needed; None when unknown."""
@@ -170,7 +174,8 @@ class TimingHistory:
             self._compilers.update({lane["id"]: lane["compiler"] for lane in lanes})
             compiler = self._compilers.get(event.get("lane", ""), "")
             if kind == "workload_prepared":
-                self._preparing[event["workload"]].append(event["seconds"])
+                batch_sizes = tuple(event["materials"].get("batch_sizes", ()))
+                self._preparing[event["workload"], batch_sizes].append(event["seconds"])
             elif kind == "engine_built" and event["reused"] is None and event["stages"]:
                 # Preparation includes the exports.
                 seconds = sum(took for stage, took in event["stages"].items() if stage != "export")

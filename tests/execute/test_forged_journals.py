@@ -68,7 +68,7 @@ def test_how_long_things_take_is_not_learned_from_it(kind: str, changed: dict[st
     written(tmp_path, kind, changed)
     known = timing_history.learn(tmp_path)
     assert known.building("identity", "identity", [1, 4], 5.0).seconds > 0
-    assert known.preparing("timm:m", 7.0).seconds > 0
+    assert known.preparing("timm:m", [1, 4], timing_history.Duration.of(7.0)).seconds > 0
     assert known.call_s("identity", 2) is None or known.call_s("identity", 2)
 
 

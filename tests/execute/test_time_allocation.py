@@ -35,7 +35,12 @@ def known(made: StudyPlan, *, preparing: float, building: float, call_s: float) 
                 "event": "study_started",
                 "lanes": [{"id": lane.id, "compiler": lane.compiler} for lane in workload.lanes],
             },
-            {"event": "workload_prepared", "workload": str(workload.ref), "seconds": preparing},
+            {
+                "event": "workload_prepared",
+                "workload": str(workload.ref),
+                "seconds": preparing,
+                "materials": {"batch_sizes": list(workload.lanes[0].batch_sizes)},
+            },
         ]
         for lane in workload.lanes:
             slow = 100 if lane.compiler == "torchscript" else 1
@@ -60,12 +65,20 @@ def known(made: StudyPlan, *, preparing: float, building: float, call_s: float) 
     return replace(made, history=history)
 
 
+def mine(made: StudyPlan, batch: int, lane: int = 1) -> float:
+    """Seconds of a call of a lane of the first workload."""
+    workload = made.workloads[0]
+    return expected_time.call_s(made, workload, workload.lanes[lane], batch)[0]
+
+
 def test_what_was_done_here_before_is_expected_again() -> None:
     made = known(plan(), preparing=20.0, building=3.0, call_s=0.1)
     workload = made.workloads[0]
     identity, torchscript = workload.lanes
     assert expected_time.preparing(made, workload).parts == {"measured": 20.0}
-    assert expected_time.building(made, torchscript, [1]).parts == {"measured": 300.5}, "exports are part of preparing"
+    assert expected_time.building(made, workload, torchscript, [1]).parts == {"measured": 300.5}, (
+        "exports are part of preparing"
+    )
     assert expected_time.call_s(made, workload, identity, 4) == (0.4, "measured")
     whole = expected_time.of_study(made)
     assert whole.low < whole.seconds < whole.high
@@ -76,9 +89,19 @@ def test_what_was_done_with_other_models_is_known_roughly() -> None:
     learned = known(plan(), preparing=20.0, building=3.0, call_s=0.1).history
     other = plan(learned, workloads=["block:mha?width=64"])
     workload = other.workloads[0]
-    assert expected_time.preparing(other, workload).parts == {"similar": 20.0}
-    assert expected_time.building(other, workload.lanes[1], [1]).parts == {"similar": 300.5}
+    assert expected_time.preparing(other, workload).parts.keys() == {"assumed"}
+    verifying = expected_time.VERIFY_SECONDS + expected_time.VERIFY_CALLS * mine(other, 1)
+    assert expected_time.building(other, workload, workload.lanes[1], [1]).parts == {"similar": 300 + verifying}
     assert expected_time.call_s(other, workload, workload.lanes[0], 1)[1] == "assumed"
+
+
+def test_preparing_takes_as_many_calls_of_a_larger_batch() -> None:
+    small, large = (plan(workloads=["timm:resnet18"], batch_sizes=[size]) for size in (1, 16))
+    more = (
+        expected_time.preparing(large, large.workloads[0]).seconds
+        - expected_time.preparing(small, small.workloads[0]).seconds
+    )
+    assert more == pytest.approx(expected_time.REFERENCE_CALLS * 15 * mine(small, 1, lane=0))
 
 
 def test_a_batch_size_that_was_not_measured_is_in_proportion() -> None:
@@ -94,8 +117,10 @@ def test_engines_that_are_kept_are_not_compiled() -> None:
     learned = TimingHistory()
     learned.kept(TWO[0].replace("?width=16&depth=1", "?depth=1&width=16"), "torchscript", "fp32")
     made = plan(learned)
-    first, second = (workload.lanes[1] for workload in made.workloads)
-    assert expected_time.building(made, first, [1]).seconds < expected_time.building(made, second, [1]).seconds
+    first, second = (
+        expected_time.building(made, workload, workload.lanes[1], [1]).seconds for workload in made.workloads
+    )
+    assert first < second
 
 
 def test_nobody_knows_anything_at_first() -> None:

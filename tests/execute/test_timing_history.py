@@ -8,11 +8,13 @@ from mlflow_ngraph.devices import probes
 from mlflow_ngraph.execute import timing_history
 from tests.support.script import Script
 
+ASSUMED = timing_history.Duration.of(99.0)
+
 
 def recorded(home, name, *, cpu=None, extra=()):
     script = Script([1])
     script.events[0]["fingerprint"]["hardware"]["cpu"] = cpu or probes.as_plain(probes.cpu())
-    script.say("workload_prepared", workload="timm:m", seconds=12.0, materials={})
+    script.say("workload_prepared", workload="timm:m", seconds=12.0, materials={"batch_sizes": [1]})
     script.ready("fast", 1).slice("fast", 1, 0, [10] * 5)
     script.events.extend(extra)
     return script.write(home / "studies" / name)
@@ -33,8 +35,9 @@ def test_journals_of_this_machine_are_learned_from(tmp_path):
     recorded(tmp_path, "one", extra=[finished("fast", 0.25)])
     recorded(tmp_path, "other", cpu={"model": "another"}, extra=[finished("identity", 9.0)])
     found = timing_history.learn(tmp_path)
-    assert found.preparing("timm:m", 99.0).parts == {"measured": 12.0}
-    assert found.preparing("timm:n", 99.0).parts == {"similar": 12.0}
+    assert found.preparing("timm:m", [1], ASSUMED).parts == {"measured": 12.0}
+    assert found.preparing("timm:m", [1, 8], ASSUMED) == ASSUMED
+    assert found.preparing("timm:n", [1], ASSUMED) == ASSUMED
     assert found.call_s("fast", 1) == (0.25, "measured")
     assert found.call_s("identity", 1) is None
 
@@ -46,8 +49,8 @@ def test_a_journal_that_is_cut_off_or_no_journal_at_all_harms_nothing(tmp_path):
     broken = tmp_path / "studies" / "broken"
     broken.mkdir()
     (broken / "journal.jsonl").write_text("nothing\n" + json.dumps({"event": "x"}))
-    assert timing_history.learn(tmp_path).preparing("timm:m", 99.0).seconds == 12
-    assert timing_history.learn(tmp_path / "nowhere").preparing("timm:m", 99.0).parts == {"assumed": 99.0}
+    assert timing_history.learn(tmp_path).preparing("timm:m", [1], ASSUMED).seconds == 12
+    assert timing_history.learn(tmp_path / "nowhere").preparing("timm:m", [1], ASSUMED) == ASSUMED
 
 
 def test_a_cell_that_does_not_say_how_long_a_call_takes_is_as_one_that_was_never_timed(tmp_path):
