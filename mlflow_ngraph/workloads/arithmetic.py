@@ -183,20 +183,21 @@ class Disturbed(Intercepting):
             or memory(leaf) in self._own
         ):
             return None
+        size = leaf.abs()
+        if isinstance(inner, torch.Tensor) or inner:
+            size += torch.as_tensor(inner, dtype=leaf.dtype).nan_to_num(0.0, 0.0, 0.0)
         # In place: an operation may have written into a tensor that others hold.
-        inner = torch.as_tensor(inner, dtype=leaf.dtype).nan_to_num(0.0, 0.0, 0.0)
-        size = torch.where(leaf.isfinite(), leaf.abs() + inner, 0.0)
-        return leaf.add_(size * self._factors(leaf))
+        return leaf.addcmul_(size.nan_to_num_(0.0, 0.0, 0.0), self._factors(leaf))
 
     def _factors(self, tensor: torch.Tensor) -> torch.Tensor:
-        shape = tensor.shape
+        most = TIMES * _ROUND_OFF[tensor.dtype]
         if self._coherent:
             channel = _channel(tensor)
-            shape = torch.Size(size if axis == channel else 1 for axis, size in enumerate(shape))
+            shape = torch.Size(size if axis == channel else 1 for axis, size in enumerate(tensor.shape))
             drawn = torch.randint(0, 2, shape, generator=self._generator, dtype=torch.int8).mul_(2).sub_(1)
-        else:
-            drawn = torch.rand(shape, generator=self._generator, dtype=torch.float32).mul_(2).sub_(1)
-        return drawn.to(tensor.dtype) * (TIMES * _ROUND_OFF[tensor.dtype])
+            return drawn.to(tensor.dtype) * most
+        drawn = torch.empty(tensor.shape, dtype=torch.float32).uniform_(-most, most, generator=self._generator)
+        return drawn.to(tensor.dtype)
 
 
 class AcrossSteps(Intercepting):

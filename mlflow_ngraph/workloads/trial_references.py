@@ -38,6 +38,8 @@ _DRAWS = 6
 """Draws of disturbances before double precision counts as another function."""
 SECONDS = 4.0
 """Time limit of the baseline for the trials of a batch size, beyond the first few."""
+_ENOUGH_SAMPLES = 32
+"""Samples of two trials or more from which on the time limit holds: each of a large batch has its own values."""
 _BYTES = 256 * 2**20
 """Size limit on disk of the outputs of the trials of a batch size."""
 
@@ -160,20 +162,26 @@ def collect(
     outputs for ``example``, whose samples are the first of those ``given`` by the user.
     """
     trials = Trials(seed, given, parity.compare(reference, reference))
-    trials.bands = _bands(baseline, inputs, batch, seed, example, reference, given=given)
+
+    def ran(number: int) -> tuple[str, Arrays, Arrays | None, float]:
+        kind, drawn = draw(inputs, batch, seed, number, example, given=given)
+        began = time.perf_counter()
+        outputs = _accepted(baseline.run, drawn)
+        return kind, drawn, outputs, time.perf_counter() - began
+
+    usual = {number: ran(number) for number in _usual(own_batches(inputs, batch, given))}
+    trials.bands = _bands([reference, *(outputs for _, _, outputs, _ in usual.values() if outputs is not None)])
     trials.example, exact = observed(baseline, -1, "example", example, reference, trials.bands)
     trials.example_exact = exact
     calls: list[float] = []
     start, size = time.perf_counter(), max(1, 3 * sum(array.nbytes for array in reference))
     most = max(FEWEST, min(MOST, _BYTES // size))
+    fewest = min(FEWEST, max(2, -(-_ENOUGH_SAMPLES // batch)))
     for number in range(MOST):
         taken = len(trials.trials)
-        if taken >= most or (taken >= FEWEST and time.perf_counter() - start > SECONDS):
+        if taken >= most or (taken >= fewest and time.perf_counter() - start > SECONDS):
             break
-        kind, drawn = draw(inputs, batch, seed, number, example, given=given)
-        began = time.perf_counter()
-        outputs = _accepted(baseline.run, drawn)
-        spent = time.perf_counter() - began
+        kind, drawn, outputs, spent = usual.pop(number, None) or ran(number)
         if outputs is None:
             continue
         if is_extreme(kind) and not all(map(_finite, outputs)):
@@ -316,22 +324,14 @@ def _rounding(
     return worst
 
 
-def _bands(
-    baseline: Baseline,
-    inputs: Sequence[TensorSpec],
-    batch: int,
-    seed: int,
-    example: Arrays,
-    reference: Arrays,
-    *,
-    given: Arrays | None,
-) -> list[Band | None]:
-    """Bands of the outputs, from plausible inputs of each kind."""
-    own = own_batches(inputs, batch, given)
-    usual = [*range(own), *(own + number for number, kind in enumerate(KINDS) if not is_extreme(kind))]
-    tried = [_accepted(baseline.run, draw(inputs, batch, seed, number, example, given=given)[1]) for number in usual]
-    runs = [reference, *(outputs for outputs in tried if outputs is not None)]
-    return bands(runs) if len({len(outputs) for outputs in runs}) == 1 else [None] * len(reference)
+def _usual(own: int) -> list[int]:
+    """Numbers of the first plausible trial of each kind; the first ``own`` trials are the user's samples."""
+    return [*range(own), *(own + number for number, kind in enumerate(KINDS) if not is_extreme(kind))]
+
+
+def _bands(outputs: Sequence[Arrays]) -> list[Band | None]:
+    """Bands of each output."""
+    return bands(outputs) if len({len(one) for one in outputs}) == 1 else [None] * len(outputs[0])
 
 
 def _accepted(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
