@@ -320,6 +320,10 @@ class Compiler(ABC, Generic[F]):
         Raises `UnsupportedError` if the runtime lacks the precision or mode of ``target``.
         """
 
+    def known_cause(self, source: Source, batch: int, target: Target) -> str:
+        """Known cause of wrong outputs of a model on this machine, and its cure; empty without one. Verdicts name it."""
+        return ""
+
     def explain(self, directory: Path, batch: int, target: Target) -> Explanation:
         """Explain the compiled model by the compiler's own introspection, in the process that compiled it.
 

@@ -14,11 +14,20 @@ from importlib.util import find_spec
 from mlflow_ngraph.compilers.base import Availability
 from mlflow_ngraph.devices import probes
 
+SATURATED = "products of 8-bit integers may have saturated, because this processor has no VNNI"
+SEVEN_BITS = "quantise the weights to 7 bits (reduce_range)"
+
 
 @cache
 def isa() -> str:
     """Architecture and instruction sets that compilers generate code for, such as ``x86_64 avx2 avx512f``."""
     return " ".join([platform.machine(), *probes.cpu().isa])
+
+
+def saturates_8_bit() -> bool:
+    """True on x86 processors without VNNI: fast kernels add pairs of products of 8-bit integers in 16 bits, which saturate."""
+    machine, *sets = isa().split()
+    return machine in ("x86_64", "AMD64") and not any("vnni" in name for name in sets)
 
 
 def cpp_compiler() -> str | None:

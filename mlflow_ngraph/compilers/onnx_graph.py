@@ -46,6 +46,15 @@ def nodes(graph: Any) -> list[Node]:
     ]
 
 
+def multiplies_8_bit(graph: Any) -> bool:
+    """True if a graph has products of 8-bit integers, or what runtimes turn into them."""
+    return any(
+        node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
+        or node.op_type.startswith("QLinear")
+        for node in graph.node
+    )
+
+
 def batch_symbols(graph: Any, inputs: Sequence[TensorSpec]) -> list[str]:
     """Names of the batch axis, if it is free."""
     specs = {spec.name: spec for spec in inputs}

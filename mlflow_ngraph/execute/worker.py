@@ -195,6 +195,8 @@ class Worker:
             verification = verify(engine, source, batch, target.precision, slowdown, command["limit_s"], keep)
         finally:
             engine.close()
+        if verification.problem and (cause := compiler.known_cause(source, batch, target)):
+            verification.problem += f" ({cause})"
         answer: VerifyAnswer = {"load_s": load_s}
         answer.update(verification.as_answer())
         return answer

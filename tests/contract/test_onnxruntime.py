@@ -21,6 +21,7 @@ class TestOnnxRuntime(CompilerContract):
         "pinning": False,
         "memory_pattern": False,
         "memory_arena": False,
+        "precise_int8": True,
         "save_format": "ort",
         "dynamic_batch": False,
         "cudnn_conv_algo_search": "heuristic",

@@ -24,7 +24,7 @@ from mlflow_ngraph.compilers.base import (
     Workbench,
 )
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.host import isa, package
+from mlflow_ngraph.compilers.host import SATURATED, SEVEN_BITS, isa, package, saturates_8_bit
 from mlflow_ngraph.compilers.onnxruntime import requests
 from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
@@ -84,6 +84,12 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
     def _portable(self) -> bool:
         """True if the saved graph is the same on all processors: without the layouts of the highest level."""
         return self.flags.provider in (None, "cpu") and self.flags.graph_optimization_level != "all"
+
+    def known_cause(self, source: Source, batch: int, target: Target) -> str:
+        fast = self.flags.provider in (None, "cpu") and target.accelerator == "cpu" and not self.flags.precise_int8
+        if not (fast and saturates_8_bit() and onnx_graph.multiplies_8_bit(onnx_graph.read(source.onnx(batch)))):
+            return ""
+        return f"{SATURATED}; set precise_int8, or {SEVEN_BITS}"
 
     def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if target.accelerator != "cpu" or self.flags.provider not in (None, "cpu"):

@@ -37,6 +37,9 @@ class OnnxRuntimeFlags(Flags):
     """The optimised model's file format: ``onnx`` with weights beside it, or ``ort`` (one file, at most 2 GB)."""
     dynamic_batch: bool = True
     """Optimise once for every batch size, where the model's batch axis is free; else once for each."""
+    precise_int8: bool = False
+    """Multiply 8-bit integers without overflow on x86 processors without VNNI, where the runtime's fast kernels saturate:
+    slower."""
     cudnn_conv_algo_search: Literal["exhaustive", "heuristic", "default"] = "exhaustive"
     """Choice of convolution algorithms in the CUDA provider: it times all, asks cuDNN, or takes a fixed one."""
     cuda_graph: bool = False

@@ -55,6 +55,7 @@ def options(flags: OnnxRuntimeFlags, target: Target, level: str) -> Any:
     spinning = "1" if flags.spinning else "0"
     session_options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
     session_options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
+    session_options.add_session_config_entry("session.x64quantprecision", "1" if flags.precise_int8 else "0")
     if bound := affinities(flags, target):
         session_options.add_session_config_entry("session.intra_op_thread_affinities", bound)
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

@@ -24,7 +24,7 @@ from mlflow_ngraph.compilers.base import (
     Workbench,
 )
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.host import isa, package
+from mlflow_ngraph.compilers.host import SATURATED, SEVEN_BITS, isa, package, saturates_8_bit
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
 from mlflow_ngraph.compilers.reasons import errors_as_limits, translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
@@ -94,6 +94,11 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     def requires(self, target: Target) -> dict[str, str]:
         requirements = {"openvino": self.availability().version or ""}
         return requirements if self.flags.save == "ir" else {**requirements, "isa": isa()}
+
+    def known_cause(self, source: Source, batch: int, target: Target) -> str:
+        if not (saturates_8_bit() and onnx_graph.multiplies_8_bit(onnx_graph.read(source.onnx(batch)))):
+            return ""
+        return f"{SATURATED}; {SEVEN_BITS}"
 
     def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if self.flags.save != "ir":
