@@ -153,8 +153,8 @@ def chosen(row: Mapping[str, Any]) -> str:
 
 
 def figure(value: float, metric: str, unit: str) -> str:
-    """Figure with its unit, or with its name where it has none."""
-    return f"{metric} {rounded(value)}" if unit == "1" else f"{rounded(value)} {unit}"
+    """Figure with as many digits as its interval has in sentences, and its unit, or its name where it has none."""
+    return f"{metric} {rounded(value, 3)}" if unit == "1" else f"{rounded(value, 3)} {unit}"
 
 
 def _compiler(label: str) -> str:
