@@ -75,7 +75,7 @@ class Answer:
         """One sentence: compiler with gain, batch size, and at its end `command` where either is open."""
         where = self.label if self.device is None else f"{self.label} on {self.device}"
         if self.row is None or any(not rival.same_choice for rival in self.rivals):
-            return undecided.sentence(self._open, self.row, self.figure, where)
+            return undecided.sentence(self._open, self.row, ", ".join([*self._gain(self.row), self.figure]), where)
         clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]
         return f"{where}: {'; '.join(clauses)}"
 
@@ -100,6 +100,11 @@ class Answer:
             "cell": None if self.row is None else self.row["cell"],
             "rivals": [rival.to_plain() for rival in self.rivals],
         }
+
+    def _gain(self, row: Mapping[str, Any] | None) -> Iterator[str]:
+        """Gain of a cell over the baseline, where it has one."""
+        if row is not None and row["compiler_label"] != baselines.of_row(row):
+            yield from (f"{gain.text} times {baselines.over(row)}" for gain in self.gains if gain.batch == row["batch"])
 
     def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
         """Compiler with its gain."""

@@ -47,7 +47,7 @@ def test_nothing_is_recommended_that_a_noisy_cell_could_beat(verdict: str, own_s
     said, _, command = doubt["said"].partition("; measure again: ")
     assert said == (
         f"undecided for resnet18 on xeon: onnxruntime[opt_level=2] at batch 8 measured 31.1 samples/s but is {verdict}; "
-        "could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321])"
+        "could beat tvm at batch 8 (0.01 [0.01, 0.01] times eager, 0.32 samples/s [0.319, 0.321])"
     )
     assert command == (
         f"mlflow-ngraph benchmark {own_studies}/study/study.yaml --workloads timm:resnet18 "
@@ -70,7 +70,7 @@ def test_nothing_is_recommended_that_a_cell_could_beat_which_there_was_no_time_f
         (doubt,) = about["undecided"]
         assert doubt["said"].startswith(
             "undecided for resnet18 on xeon: onnxruntime[opt_level=2] at batch 8 was left out (the time of the study was up); "
-            "could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321])"
+            "could beat tvm at batch 8 (0.01 [0.01, 0.01] times eager, 0.32 samples/s [0.319, 0.321])"
         )
     assert [rival.row["compiler"] for rival in rank(untried, EngineQuestion()).rivals] == ["onnxruntime"]
     json.dumps([rival.to_plain() for rival in rank(untried, EngineQuestion()).rivals])
@@ -153,7 +153,9 @@ def test_a_choice_for_a_fleet_that_another_one_could_beat(rule: str) -> None:
 def test_findings_say_so() -> None:
     (found,) = [one for one in find(doubtful()) if one.kind == "undecided"]
     assert found.title == "what runs resnet18 fastest on xeon is undecided"
-    assert found.text.endswith("could beat tvm at batch 8 (0.32 samples/s [0.319, 0.321]); measure again:")
+    assert found.text.endswith(
+        "could beat tvm at batch 8 (0.01 [0.01, 0.01] times eager, 0.32 samples/s [0.319, 0.321]); measure again:"
+    )
     assert re.match(r"mlflow-ngraph benchmark \S+/study.yaml --workloads ", found.command)
     assert found.command_in("--tracking-uri here") == found.command, "measuring reads no results"
     assert [one["row"]["compiler"] for one in found.evidence] == ["onnxruntime"]
