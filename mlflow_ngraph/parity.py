@@ -69,6 +69,8 @@ _FILL, _SMALLEST_FILL = 32.0, 1e3
 size: what saturates, such as a softmax, gives smaller ones."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
+_UNDERFLOWS = {np.dtype(np.float32): 2.0**-126, np.dtype(np.complex64): 2.0**-126}
+"""The smallest normal number, by type: many kernels give zero for what is smaller."""
 
 
 def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> Parity:
@@ -163,6 +165,7 @@ def errors(ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any]) -> Rou
     if not (np.isfinite(mine).all() and np.isfinite(true).all()):
         return Rounding(float("inf"), float("inf"))
     difference, sizes = np.abs(mine - true), np.abs(true)
+    difference = np.where(difference < _underflow(native), 0.0, difference)
     filled = fills(true, own)
     largest = np.where(filled, 0.0, sizes).max(axis=1, keepdims=True)
     scales = np.where(filled, sizes, np.maximum(largest, _SMALL * largest.max()))
@@ -291,6 +294,7 @@ def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
 
 
 def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
+    underflow = _underflow(theirs)
     ours, theirs = rows(ours), rows(theirs)
     if not theirs.size:
         return EXACT
@@ -300,9 +304,15 @@ def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
     ours, theirs = np.where(meant, 0.0, ours), np.where(meant, 0.0, theirs)
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return Parity(float("nan"), float("nan"), float("nan"), 0.0)
+    ours = np.where(np.abs(ours - theirs) < underflow, theirs, ours)
     errors, sizes = np.abs(ours - theirs).max(axis=1), np.abs(theirs).max(axis=1)
     top1 = (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean()
     return Parity(float(errors.max()), _relative(errors, sizes), float(_cosines(ours, theirs).min()), float(top1))
+
+
+def _underflow(output: NDArray[Any]) -> float:
+    """Size of a difference that is none, because a number of this output's type may be zero as well."""
+    return _UNDERFLOWS.get(output.dtype, 0.0)
 
 
 def _relative(errors: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
