@@ -71,7 +71,7 @@ class ModuleBaseline:
         from mlflow_ngraph.workloads.naive_sums import Naive
 
         def drawn_with(mode: Disturbed) -> tuple[float, list[NDArray[Any]]]:
-            return TIMES, self._within(mode, inputs, mode.disturb)
+            return TIMES, self._within(mode, inputs, mode.disturb_input)
 
         own = self._state()
         first, coherent = Disturbed(seed, own=own), Disturbed(seed, coherent=True, own=own)
@@ -259,11 +259,12 @@ def output_specs(
 
 
 def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArray[Any]:
-    """Disturb an input by a number of roundings; zeros by a share of its usual size."""
-    if array.dtype.kind not in "fc":
+    """Disturb an input by a number of roundings, unless it is a mask of zeros and ones; zeros by a share of its usual size."""
+    if array.dtype.kind not in "fc" or (array.any() and np.isin(array, (0, 1)).all()):
         return array
-    mean = np.abs(array).mean() if array.size else 0.0
-    size = np.abs(array) + (1e-2 * mean if mean > 0 else 1.0)
+    size = np.abs(np.where(np.isfinite(array), array, 0))
+    mean = size.mean() if array.size else 0.0
+    size = size + (1e-2 * mean if mean > 0 else 1.0)
     by = times * np.finfo(array.dtype).eps / 2
     moved: NDArray[Any] = (array + by * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
     return moved

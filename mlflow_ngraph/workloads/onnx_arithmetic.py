@@ -5,7 +5,7 @@ Both functions return another graph with the same inputs and outputs, for ONNX R
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -41,6 +41,8 @@ _INNER = 2.0
 _STRETCH = 9973.0
 """Constants of a sine-based hash: pseudo-random and reproducible."""
 _LARGEST = 1e30
+_FINITE = {TensorProto.FLOAT: 3e38, TensorProto.FLOAT16: 6e4, TensorProto.DOUBLE: 1e308}
+"""Sizes of numbers that are not infinite, by type."""
 _ROUNDED = frozenset(("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"))
 """Operators that give the same for all of a range."""
 _COMPARED = frozenset(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod"))
@@ -56,7 +58,7 @@ def disturbed(model: onnx.ModelProto, seed: float) -> onnx.ModelProto:
         own.CopyFrom(node)
         nodes.append(own)
         for place, name in enumerate(node.output):
-            if node.op_type not in _EXACT and kinds.get(name) in _ROUND_OFF:
+            if node.op_type not in _EXACT and kinds.get(name) in _ROUND_OFF and not _is_of_integers(node, kinds):
                 own.output[place] = f"{name}/own"
                 nodes += _moved(name, kinds[name], seed + len(nodes), node.op_type)
     changed.graph.node.extend(nodes)
@@ -97,6 +99,11 @@ def _copied(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, int]]:
     return changed, kinds | {tensor.name: tensor.data_type for tensor in model.graph.initializer}
 
 
+def _is_of_integers(node: onnx.NodeProto, kinds: Mapping[str, int]) -> bool:
+    """True for a cast of integers or truth values, which rounds nothing."""
+    return node.op_type == "Cast" and (kinds.get(node.input[0]) or TensorProto.FLOAT) not in _ROUND_OFF
+
+
 def _is_truncating(node: onnx.NodeProto) -> bool:
     kind = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
     return node.op_type == "Cast" and helper.tensor_dtype_to_np_dtype(kind).kind in "iu"
@@ -120,9 +127,10 @@ def _moved(name: str, kind: int, seed: float, operator: str) -> Sequence[onnx.No
 
 
 def _larger(name: str, result: str, kind: int, by: float, *, zeros: bool) -> Sequence[onnx.NodeProto]:
-    """Add to a value a share of its size, and of its usual size."""
+    """Add to a value a share of its size, and of its usual size; an infinity stays as it is."""
     new = _Nodes(result, kind)
-    size = new.add("Abs", name)
+    own = new.add("Abs", name)
+    size = new.add("Where", new.add("Less", own, new.number(_FINITE[kind])), own, new.number(0.0))
     if zeros:
         size = new.add("Add", size, new.add("ReduceMean", size))
     new.nodes.append(helper.make_node("Add", [name, new.add("Mul", size, new.number(by))], [result]))
