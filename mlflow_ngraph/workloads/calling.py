@@ -42,12 +42,12 @@ def _within(leaf: object) -> list[torch.Tensor]:
 
 
 def arrays(outputs: object) -> list[NDArray[Any]]:
-    """Flattened outputs as contiguous NumPy arrays."""
+    """Copies of flattened outputs: some models give a tensor of their own, which the next call writes to."""
     return [_array(tensor) for tensor in flatten_outputs(outputs)]
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
-    return np.asarray(tensor.detach().cpu().resolve_conj().resolve_neg().numpy(), order="C")
+    return np.array(tensor.detach().cpu().resolve_conj().resolve_neg().numpy(), order="C")
 
 
 def is_flat(outputs: object) -> bool:

@@ -71,12 +71,23 @@ def test_chance_and_memory_are_found_and_named(name, impure, tmp_path):
     assert re.search(impure, behaviour(name, tmp_path).impure)
 
 
-def test_a_model_that_writes_to_its_input_gets_copies(tmp_path):
-    source = prepared("InPlace", tmp_path)
+@pytest.mark.parametrize("name", ["InPlace"])
+def test_a_model_that_writes_to_its_input_gets_copies(name, tmp_path, all_trials):
+    source = prepared(name, tmp_path)
     assert source.materials.wrapped == ["copied_inputs"]
-    module, given = source.module(), torch.zeros(1, 4)
+    module, given = source.module(), torch.full((1, 4), 9.0)
     assert torch.equal(module(given), module(given))
-    assert torch.equal(given, torch.zeros(1, 4))
+    assert torch.equal(given, torch.full((1, 4), 9.0))
+
+
+def test_outputs_are_those_of_their_own_call(tmp_path, all_trials):
+    source = prepared("OwnOutput", tmp_path)
+    (reference,) = source.reference(3)
+    again = source.module()(torch.tensor(source.example(3)[0]))
+    np.testing.assert_array_equal(again.detach().numpy(), reference)
+    outputs = source.trials(3).outputs
+    assert not np.array_equal(outputs[0][0], outputs[1][0])
+    assert source.materials.behaviour.impure == ""
 
 
 @pytest.mark.parametrize(
