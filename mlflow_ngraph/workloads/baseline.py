@@ -49,6 +49,14 @@ class ModuleBaseline:
 
         return f"torch {torch.__version__} eager"
 
+    @property
+    def own(self) -> torch.nn.Module:
+        """The module without its wrappers, some of which only certain inputs ask for."""
+        module = self.module
+        for _ in self.wrapped:
+            module = module.model
+        return module
+
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         import torch
 
@@ -242,11 +250,12 @@ def output_specs(
     """
     only = fixed_batch(inputs)
     batches = _PROBES if only is None else (only,)
-    runs = []
+    runs: list[list[NDArray[Any]]] = []
     for batch in batches:
         rng = np.random.default_rng(0)
         with running(workload, inputs, batch):
-            runs.append(baseline.run(drawn(inputs, samples, batch, rng)))
+            given = drawn(inputs, samples, batch, rng)
+            runs.append(baseline.run(given))
     if not runs[0]:
         raise WorkloadError(f"workload {workload} returns no tensor")
     names = ["output"] if len(runs[0]) == 1 else [f"output_{index}" for index in range(len(runs[0]))]

@@ -108,6 +108,14 @@ class InPlace(Linear):
         return self.linear(values.add_(1))
 
 
+class ClampedInPlace(Linear):
+    """Writes to its input only what is large."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        values.clamp_(-8.0, 8.0)
+        return self.linear(values)
+
+
 class OwnOutput(Linear):
     """Gives a tensor of its own, which every call writes to."""
 

@@ -71,7 +71,7 @@ def test_chance_and_memory_are_found_and_named(name, impure, tmp_path):
     assert re.search(impure, behaviour(name, tmp_path).impure)
 
 
-@pytest.mark.parametrize("name", ["InPlace"])
+@pytest.mark.parametrize("name", ["InPlace", "ClampedInPlace"])
 def test_a_model_that_writes_to_its_input_gets_copies(name, tmp_path, all_trials):
     source = prepared(name, tmp_path)
     assert source.materials.wrapped == ["copied_inputs"]
