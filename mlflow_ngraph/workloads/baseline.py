@@ -256,6 +256,9 @@ def output_specs(
         with running(workload, inputs, batch):
             given = drawn(inputs, samples, batch, rng)
             runs.append(baseline.run(given))
+    if len(runs[0]) != len(runs[-1]):
+        found = " and ".join(f"{len(run)} for {batch} samples" for run, batch in zip(runs, batches, strict=True))
+        raise WorkloadError(f"workload {workload} returns {found}: let it return tensors of all samples of a batch")
     if not runs[0]:
         raise WorkloadError(f"workload {workload} returns no tensor")
     names = ["output"] if len(runs[0]) == 1 else [f"output_{index}" for index in range(len(runs[0]))]

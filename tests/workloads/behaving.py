@@ -127,6 +127,13 @@ class OwnOutput(Linear):
         return self.kept[: len(values)].copy_(self.linear(values))
 
 
+class OneForEach(Linear):
+    """Gives a tensor for each sample."""
+
+    def forward(self, values: torch.Tensor) -> list[torch.Tensor]:
+        return list(self.linear(values))
+
+
 class Centred(Linear):
     """Every sample depends on all of its batch."""
 

@@ -90,6 +90,11 @@ def test_outputs_are_those_of_their_own_call(tmp_path, all_trials):
     assert source.materials.behaviour.impure == ""
 
 
+def test_a_model_with_an_output_for_each_sample_is_refused(tmp_path):
+    with pytest.raises(WorkloadError, match="returns 2 for 2 samples and 3 for 3 samples"):
+        prepared("OneForEach", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "mixes"),
     [
