@@ -57,6 +57,14 @@ class ModuleBaseline:
             module = module.model
         return module
 
+    def settle(self, inputs: Sequence[NDArray[Any]]) -> None:
+        """Let a model compute gradients, if it does so for these inputs."""
+        from mlflow_ngraph.workloads.calling import tensors
+        from mlflow_ngraph.workloads.gradients import computes_gradients
+
+        if "gradients" not in self.wrapped and computes_gradients(self.module, tensors(inputs)):
+            self._wrap("gradients")
+
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         import torch
 
@@ -255,6 +263,8 @@ def output_specs(
         rng = np.random.default_rng(0)
         with running(workload, inputs, batch):
             given = drawn(inputs, samples, batch, rng)
+            if isinstance(baseline, ModuleBaseline) and not runs:
+                baseline.settle(given)
             runs.append(baseline.run(given))
     if len(runs[0]) != len(runs[-1]):
         found = " and ".join(f"{len(run)} for {batch} samples" for run, batch in zip(runs, batches, strict=True))

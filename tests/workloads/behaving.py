@@ -127,6 +127,25 @@ class OwnOutput(Linear):
         return self.kept[: len(values)].copy_(self.linear(values))
 
 
+class Forces(Linear):
+    """Gives the gradient of an energy by its inputs, and trusts that gradients are on."""
+
+    def forward(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        values.requires_grad_(True)
+        energy = self.linear(values).tanh().sum(-1)
+        return {"energy": energy, "forces": -torch.autograd.grad(energy.sum(), values)[0]}
+
+
+class ForcesInside(Linear):
+    """The same, and turns gradients on."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            values = values.detach().requires_grad_(True)
+            self.linear(values).tanh().sum().backward()
+            return values.grad
+
+
 class OneForEach(Linear):
     """Gives a tensor for each sample."""
 

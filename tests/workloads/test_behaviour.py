@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.calling import called_by_name
 from mlflow_ngraph.workloads.evaluation import training_operations
@@ -88,6 +88,23 @@ def test_outputs_are_those_of_their_own_call(tmp_path, all_trials):
     outputs = source.trials(3).outputs
     assert not np.array_equal(outputs[0][0], outputs[1][0])
     assert source.materials.behaviour.impure == ""
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize("name", ["Forces", "ForcesInside"])
+def test_a_model_that_computes_gradients_has_them_in_every_mode(name, tmp_path):
+    source = prepared(name, tmp_path, formats=("module", "onnx"))
+    assert source.materials.wrapped[0] == "gradients"
+    linear = source.module().get_submodule("model.model.linear" if name == "Forces" else "model.linear")
+    (given,) = source.example(3)
+    with torch.inference_mode():
+        outputs = source.module()(torch.tensor(given))
+    slope = 1 - torch.tanh(linear(torch.tensor(given))) ** 2
+    expected = slope @ linear.weight * (-1 if name == "Forces" else 1)
+    forces = outputs[1] if name == "Forces" else outputs
+    torch.testing.assert_close(forces.detach(), expected.detach())
+    with pytest.raises(UnsupportedError, match="computes gradients itself"):
+        source.onnx()
 
 
 def test_a_model_with_an_output_for_each_sample_is_refused(tmp_path):
