@@ -146,6 +146,13 @@ class ForcesInside(Linear):
             return values.grad
 
 
+class Slopes(Linear):
+    """Gives the Jacobian of each sample, which no trace holds."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(torch.func.jacrev(lambda row: self.linear(row).tanh()))(values)
+
+
 class OneForEach(Linear):
     """Gives a tensor for each sample."""
 
