@@ -83,17 +83,29 @@ def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
     IncomparableError
         The number of outputs, a shape or an element type differs.
     """
+    require_form(outputs, reference)
+    worst = EXACT
+    for ours, theirs in zip(outputs, reference, strict=True):
+        compare_one = _compare_exactly if theirs.dtype.kind in "biu" else _compare_rounded
+        worst = worse(worst, compare_one(ours, theirs))
+    return worst
+
+
+def require_form(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> None:
+    """Check that an engine has as many outputs as the model, of equal shapes and element types.
+
+    Raises
+    ------
+    IncomparableError
+        It has not; the message names the first output that differs.
+    """
     if len(outputs) != len(reference):
         raise IncomparableError(f"the engine has {len(outputs)} outputs, the model {len(reference)}")
-    worst = EXACT
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
         if ours.shape != theirs.shape:
             raise IncomparableError(f"output {index} has shape {ours.shape}, the model's has {theirs.shape}")
         if ours.dtype != theirs.dtype:
             raise IncomparableError(f"output {index} is {ours.dtype}, the model's is {theirs.dtype}")
-        compare_one = _compare_exactly if theirs.dtype.kind in "biu" else _compare_rounded
-        worst = worse(worst, compare_one(ours, theirs))
-    return worst
 
 
 def problem(parity: Parity, precision: str) -> str | None:
@@ -260,17 +272,11 @@ class Judgement:
 def judge(
     ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any] | None, allowed: Rounding | None, precision: str
 ) -> Judgement | None:
-    """Judge an engine's output; None where it cannot be told, as `tells` decides.
+    """Judge an engine's output of the model's form (`require_form`); None where it cannot be told, as `tells` decides.
 
-    ``native`` is the model's own output, and ``truth`` that in double precision, None where it is unknown. ``allowed`` is the effect of rounding on it. Raises `IncomparableError` for another shape or element type.
-
-    Raises
-    ------
-    IncomparableError
-        The shape or the element type differs.
+    ``native`` is the model's own output, and ``truth`` that in double precision, None where it is unknown.
+    ``allowed`` is the effect of rounding on it.
     """
-    if (ours.shape, ours.dtype) != (native.shape, native.dtype):
-        compare([ours], [native])  # says what differs
     if allowed is None or not tells(allowed, native, precision):
         return None
     wanted = native if truth is None else truth

@@ -63,7 +63,8 @@ class Probe:
         The fixed tolerance of the precision decides where the effect of rounding is unknown.
         """
         try:
-            if self.rounding is None or len(outputs) != len(self.outputs):
+            parity.require_form(outputs, self.outputs)
+            if self.rounding is None:
                 return parity.problem(parity.compare(outputs, self.outputs), precision) or ""
             truth = self.exact or repeat(None)
             judged = map(parity.judge, outputs, self.outputs, truth, self.rounding, repeat(precision))

@@ -33,6 +33,11 @@ def test_a_probe_tells_a_wrong_engine_also_by_the_fixed_tolerance() -> None:
         assert status(rounding, wrong) == "problem"
 
 
+def test_the_output_that_differs_in_form_is_named() -> None:
+    two = Probe(GIVEN, OUTPUTS * 2, [], [Rounding(1e-7, 1e-7)] * 2)
+    assert two.problem([OUTPUTS[0], OUTPUTS[0][:1]], "fp32").startswith("output 1 has shape (1, 3)")
+
+
 def test_without_double_precision_the_models_own_error_lies_between() -> None:
     """As in a study, where an engine may be off by one part in a hundred thousand from the model."""
     assert status([Rounding(1e-8, 1e-8)], [OUTPUTS[0] * np.float32(1 + 8e-6)]) == "ok"
