@@ -292,7 +292,7 @@ def _is_exact(function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) 
 
 
 def _is_whole(value: Any) -> bool:
-    """True if all numbers are whole, and small enough that sums and products of such are exact."""
+    """True if all numbers are whole, and small enough not to be so for lack of digits."""
     if isinstance(value, float):
         return value.is_integer()
     if not isinstance(value, torch.Tensor):
@@ -301,7 +301,7 @@ def _is_whole(value: Any) -> bool:
         return not (value.is_floating_point() or value.is_complex())
     if value.numel() and not float(value[(0,) * value.dim()]).is_integer():
         return False  # as of most tensors
-    return bool(((value == value.trunc()) & (value.abs() <= 1 / _ROUND_OFF[value.dtype])).all())
+    return bool(((value == value.trunc()) & (value.abs() <= 1 / (16 * _ROUND_OFF[value.dtype]))).all())
 
 
 def _chosen(
