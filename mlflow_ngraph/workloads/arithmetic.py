@@ -26,6 +26,8 @@ TIMES = 8.0
 """Error of a disturbed operation in roundings: enough to stand out from those that it makes itself, and few enough for the effect
 to be in proportion."""
 _ROUND_OFF = {kind: torch.finfo(kind).eps / 2 for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
+_SMALLEST = {**dict.fromkeys(_ROUND_OFF, 0.0), torch.float32: torch.finfo(torch.float32).tiny}
+"""Sizes below which many kernels give zero."""
 PRODUCTS: Mapping[Any, tuple[int, int, int | None]] = {
     _ATEN.mm.default: (0, 1, None),
     _ATEN.bmm.default: (0, 1, None),
@@ -228,7 +230,8 @@ class Disturbed(Intercepting):
         # In place: an operation may have written into a tensor that others hold.
         inner = torch.as_tensor(inner, dtype=leaf.dtype).nan_to_num(0.0, 0.0, 0.0)
         size = torch.where(leaf.isfinite(), leaf.abs() + inner, 0.0)
-        return leaf.add_(size * self._factors(leaf))
+        leaf.add_(size * self._factors(leaf))
+        return leaf.masked_fill_(leaf.abs() < _SMALLEST[leaf.dtype], 0.0)
 
     def _factors(self, tensor: torch.Tensor) -> torch.Tensor:
         shape = tensor.shape

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ _COMPUTING = (torch.autograd.grad, torch.autograd.backward, torch.Tensor.backwar
 def computes_gradients(module: nn.Module, inputs: Sequence[torch.Tensor]) -> bool:
     """Run the model once, and watch it: without gradients it may not get to its end."""
     watch = _Watch()
-    with suppress(Exception), torch.no_grad(), watch:
+    # What a model compiles itself would be compiled twice. Who compiles has imported this, which takes long.
+    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    with suppress(Exception), eager, torch.no_grad(), watch:
         module(*inputs)
     return watch.seen
 

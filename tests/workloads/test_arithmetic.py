@@ -670,3 +670,13 @@ def test_a_number_that_underflows_is_no_other_function() -> None:
     baseline = ModuleBaseline(Likelihood())
     trial, _ = observed(baseline, 0, "huge", given, baseline.run(given), [None])
     assert not trial.unchecked
+
+
+def test_a_number_that_may_be_zero_is_so_before_its_logarithm() -> None:
+    baseline = ModuleBaseline(Counted(lambda x: torch.log(torch.exp(x))))
+    given = [np.full((2, 3), -90.0, np.float32)]
+    outputs = baseline.run(given)
+    assert np.isfinite(outputs[0]).all()
+    trial, _ = observed(baseline, 0, "large", given, outputs, [None])
+    assert trial.rounding[0] is not None
+    assert not trial.rounding[0].tells
