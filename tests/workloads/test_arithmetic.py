@@ -566,6 +566,25 @@ class Counted(nn.Module):
         return self.count(x)
 
 
+@pytest.mark.usefixtures("compilers")
+def test_which_of_equal_numbers_of_a_file_comes_first_is_left_to_each_compiler(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["k"], value=helper.make_tensor("k", TensorProto.INT64, [1], [16])),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("TopK", ["r", "k"], ["v", "i"]),
+        helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
+    ]
+    onnx.save(graph(*nodes), tmp_path / "order.onnx")
+    baseline = OnnxBaseline(tmp_path / "order.onnx", "")
+    given = [np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)]
+    (own,) = baseline.run(given)
+    clear = (given[0] > 0).sum(1)
+    for _, (moved,) in baseline.disturbances(given, 0):
+        assert (moved != own).any()
+        for row, count in enumerate(clear):
+            np.testing.assert_array_equal(moved[row, :count], own[row, :count])
+
+
 @pytest.mark.parametrize("kind", ["int64", "bool", "float32"])
 @pytest.mark.parametrize(
     "count",
