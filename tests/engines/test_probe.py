@@ -28,7 +28,8 @@ def test_a_probe_that_rounding_decides_is_no_check(rounding: Rounding | None) ->
 
 def test_a_probe_tells_a_wrong_engine_also_by_the_fixed_tolerance() -> None:
     wrong = [OUTPUTS[0] * np.float32(1.01)]
-    for rounding in (None, [Rounding(1e-7, 1e-7)]):
+    known: list[Rounding | None] = [Rounding(1e-7, 1e-7)]
+    for rounding in (None, known):
         assert status(rounding, OUTPUTS) == "ok"
         assert status(rounding, wrong) == "problem"
 
