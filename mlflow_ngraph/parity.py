@@ -69,6 +69,8 @@ _FILL, _SMALLEST_FILL = 32.0, 1e3
 size: what saturates, such as a softmax, gives smaller ones."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
+_UNDERFLOWS = {np.dtype(np.float32): 2.0**-126, np.dtype(np.complex64): 2.0**-126}
+"""The smallest normal number, by type: many kernels give zero for what is smaller."""
 
 
 def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> Parity:
@@ -81,17 +83,29 @@ def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
     IncomparableError
         The number of outputs, a shape or an element type differs.
     """
+    require_form(outputs, reference)
+    worst = EXACT
+    for ours, theirs in zip(outputs, reference, strict=True):
+        compare_one = _compare_exactly if theirs.dtype.kind in "biu" else _compare_rounded
+        worst = worse(worst, compare_one(ours, theirs))
+    return worst
+
+
+def require_form(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> None:
+    """Check that an engine has as many outputs as the model, of equal shapes and element types.
+
+    Raises
+    ------
+    IncomparableError
+        It has not; the message names the first output that differs.
+    """
     if len(outputs) != len(reference):
         raise IncomparableError(f"the engine has {len(outputs)} outputs, the model {len(reference)}")
-    worst = EXACT
     for index, (ours, theirs) in enumerate(zip(outputs, reference, strict=True)):
         if ours.shape != theirs.shape:
             raise IncomparableError(f"output {index} has shape {ours.shape}, the model's has {theirs.shape}")
         if ours.dtype != theirs.dtype:
             raise IncomparableError(f"output {index} is {ours.dtype}, the model's is {theirs.dtype}")
-        compare_one = _compare_exactly if theirs.dtype.kind in "biu" else _compare_rounded
-        worst = worse(worst, compare_one(ours, theirs))
-    return worst
 
 
 def problem(parity: Parity, precision: str) -> str | None:
@@ -163,6 +177,7 @@ def errors(ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any]) -> Rou
     if not (np.isfinite(mine).all() and np.isfinite(true).all()):
         return Rounding(float("inf"), float("inf"))
     difference, sizes = np.abs(mine - true), np.abs(true)
+    difference = np.where(difference < _underflow(native), 0.0, difference)
     filled = fills(true, own)
     largest = np.where(filled, 0.0, sizes).max(axis=1, keepdims=True)
     scales = np.where(filled, sizes, np.maximum(largest, _SMALL * largest.max()))
@@ -257,17 +272,11 @@ class Judgement:
 def judge(
     ours: NDArray[Any], native: NDArray[Any], truth: NDArray[Any] | None, allowed: Rounding | None, precision: str
 ) -> Judgement | None:
-    """Judge an engine's output; None where it cannot be told, as `tells` decides.
+    """Judge an engine's output of the model's form (`require_form`); None where it cannot be told, as `tells` decides.
 
-    ``native`` is the model's own output, and ``truth`` that in double precision, None where it is unknown. ``allowed`` is the effect of rounding on it. Raises `IncomparableError` for another shape or element type.
-
-    Raises
-    ------
-    IncomparableError
-        The shape or the element type differs.
+    ``native`` is the model's own output, and ``truth`` that in double precision, None where it is unknown.
+    ``allowed`` is the effect of rounding on it.
     """
-    if (ours.shape, ours.dtype) != (native.shape, native.dtype):
-        compare([ours], [native])  # says what differs
     if allowed is None or not tells(allowed, native, precision):
         return None
     wanted = native if truth is None else truth
@@ -291,6 +300,7 @@ def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
 
 
 def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
+    underflow = _underflow(theirs)
     ours, theirs = rows(ours), rows(theirs)
     if not theirs.size:
         return EXACT
@@ -300,9 +310,15 @@ def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
     ours, theirs = np.where(meant, 0.0, ours), np.where(meant, 0.0, theirs)
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return Parity(float("nan"), float("nan"), float("nan"), 0.0)
+    ours = np.where(np.abs(ours - theirs) < underflow, theirs, ours)
     errors, sizes = np.abs(ours - theirs).max(axis=1), np.abs(theirs).max(axis=1)
     top1 = (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean()
     return Parity(float(errors.max()), _relative(errors, sizes), float(_cosines(ours, theirs).min()), float(top1))
+
+
+def _underflow(output: NDArray[Any]) -> float:
+    """Size of a difference that is none, because a number of this output's type may be zero as well."""
+    return _UNDERFLOWS.get(output.dtype, 0.0)
 
 
 def _relative(errors: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:

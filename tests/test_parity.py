@@ -296,3 +296,13 @@ def test_a_saturated_number_is_no_fill() -> None:
 def test_integers_that_ties_decide_tell_nothing() -> None:
     assert parity.Rounding(0.0, 0.0, 0.1).tells
     assert not parity.Rounding(0.0, 0.0, 0.5).tells
+
+
+def test_what_is_smaller_than_a_normal_number_may_be_zero() -> None:
+    truth = np.array([[3e-42], [1e-39]])
+    native = truth.astype(np.float32)
+    flushed, wrong = np.zeros_like(native), np.full_like(native, 1e-36)
+    assert parity.errors(flushed, truth, native) == parity.Rounding(0.0, 0.0)
+    assert verdict([flushed], [native]) is None
+    assert parity.errors(wrong, truth, native).largest > 1.0
+    assert verdict([wrong], [native]) is not None

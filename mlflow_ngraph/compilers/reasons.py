@@ -25,7 +25,7 @@ _OPERATOR = (
 )
 """Messages of the runtimes about unsupported operators."""
 
-_MACHINE = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left", re.IGNORECASE)
+_MACHINE = re.compile(r"bad_alloc|out of memory|cannot allocate|no space left|C\+\+ compile error", re.IGNORECASE)
 """Messages about the machine, not about the model."""
 
 

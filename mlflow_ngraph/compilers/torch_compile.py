@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from mlflow_ngraph.compilers.base import Availability, Build, Engine, Flags, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, with_cpp_compiler
-from mlflow_ngraph.compilers.reasons import translated_errors
+from mlflow_ngraph.compilers.reasons import errors_as_limits, translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.devices import probes
@@ -195,7 +195,7 @@ def _package(
         if target.accelerator != "cpu":
             program = move_to_device_pass(program, target.accelerator)
     _leave_fold_to_pytorch(program)
-    with bench.stage("compile"), torch.no_grad():
+    with bench.stage("compile"), errors_as_limits(TorchCompile.name), torch.no_grad():
         aoti_compile_and_package(program, package_path=str(path.absolute()), inductor_configs=dict(options))
     return operations
 

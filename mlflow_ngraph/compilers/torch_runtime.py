@@ -167,7 +167,7 @@ def _on_cpu(run: Callable[..., object], bound: Sequence[torch.Tensor]) -> Invoca
         nonlocal last
         last = run(*bound)
 
-    return Invocation(call, lambda: [array.copy() for array in arrays(last)])
+    return Invocation(call, lambda: arrays(last))
 
 
 def without_transfers(
@@ -181,7 +181,7 @@ def without_transfers(
         last = run(*bound)
         wait()
 
-    return Invocation(call, lambda: [array.copy() for array in arrays(last)])
+    return Invocation(call, lambda: arrays(last))
 
 
 def with_transfers(
@@ -202,4 +202,4 @@ def with_transfers(
             to.copy_(tensor, non_blocking=True)
         wait()
 
-    return Invocation(call, lambda: [array.copy() for array in arrays(tuple(back))])
+    return Invocation(call, lambda: arrays(tuple(back)))

@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from mlflow_ngraph.compilers.base import Build, Engine, Flags, FlagValue, Occupation, Target, Workbench
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.reasons import translated_errors
+from mlflow_ngraph.compilers.reasons import errors_as_limits, translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.compilers.torch_adapter import TorchAdapter, TorchFlags, same_accelerator
 from mlflow_ngraph.devices.build_target import BuildTarget
@@ -84,13 +84,14 @@ class TorchScript(TorchAdapter[TorchScriptFlags]):
         method = self._method(source)
         facts: dict[str, FlagValue] = {"accelerator": target.accelerator, "method": method}
         with translated_errors(self.name), _quiet():
-            with bench.stage("compile"):
+            with bench.stage("compile"), errors_as_limits(self.name):
                 scripted = self._script(module, source, batch, target, method)
-                facts["operators"] = len(executed(scripted.inlined_graph))
+                before = scripted.inlined_graph
                 if self.flags.freeze:
                     scripted = torch.jit.freeze(scripted)
-            with bench.stage("save"):
+            with bench.stage("save"), errors_as_limits(self.name):
                 scripted.save(str(directory / FILE))
+            facts["operators"] = len(executed(before))
         build = Build({**self.flags.model_dump(), "method": method}, self.requires(target), "module")
         EngineSpec.of(self, build, source, batch_sizes, target, facts).write(directory)
         return build

@@ -71,7 +71,8 @@ def _compared(outputs: list[NDArray[Any]], known: Probe, precision: str) -> dict
     problem, comparison = known.problem(outputs, precision), None
     with suppress(IncomparableError):
         comparison = asdict(parity.compare(outputs, known.outputs))
-    return {"problem": problem, "parity": comparison, "precision": precision}
+    judged = known.judges(precision)
+    return {"problem": problem, "judged": judged, "parity": comparison, "precision": precision}
 
 
 def _measured(engine: LoadedEngine, inputs: list[NDArray[Any]], seconds: float) -> dict[str, float]:

@@ -63,13 +63,18 @@ class Probe:
         The fixed tolerance of the precision decides where the effect of rounding is unknown.
         """
         try:
-            if self.rounding is None or len(outputs) != len(self.outputs):
+            parity.require_form(outputs, self.outputs)
+            if self.rounding is None:
                 return parity.problem(parity.compare(outputs, self.outputs), precision) or ""
-            truth = self.exact or self.outputs
+            truth = self.exact or repeat(None)
             judged = map(parity.judge, outputs, self.outputs, truth, self.rounding, repeat(precision))
             return next((one.problem for one in judged if one is not None and one.problem), "")
         except IncomparableError as error:
             return str(error)
+
+    def judges(self, precision: str) -> bool:
+        """True if an output can tell a wrong engine from a right one."""
+        return self.rounding is None or any(map(parity.tells, self.rounding, self.outputs, repeat(precision)))
 
     def misfit(self, spec: EngineSpec) -> str:
         """Describe how the probe contradicts the specification of its engine; empty where it does not."""

@@ -115,6 +115,8 @@ def _stopped(
 def _probe_check(answer: dict[str, Any]) -> Check:
     if answer["problem"]:
         return Check("probe", "problem", f"its outputs are not those of the model: {answer['problem']}")
+    if not answer["judged"]:
+        return Check("probe", "skipped", f"rounding decides its outputs for the probe at {answer['precision']}")
     comparison = answer["parity"]
     said = f"relative error {comparison['max_rel']:.1e}, cosine similarity {comparison['cosine']:.8f}"
     return Check("probe", "ok", f"{said}: what rounding does at {answer['precision']}")

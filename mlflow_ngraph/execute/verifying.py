@@ -185,8 +185,7 @@ class Judge:
         """Explain why outputs are wrong; None when nothing is."""
         truth = [None] * len(reference) if exact is None else exact
         try:
-            if len(outputs) != len(reference):
-                parity.compare(outputs, reference)  # says how many there are
+            parity.require_form(outputs, reference)
             problems = [
                 self._of_output(trial, index, outputs[index], reference[index], truth[index])
                 for index in range(len(reference))

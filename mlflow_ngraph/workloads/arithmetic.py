@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from mlflow_ngraph.workloads.data_reads import memory
 
@@ -27,6 +26,8 @@ TIMES = 8.0
 """Error of a disturbed operation in roundings: enough to stand out from those that it makes itself, and few enough for the effect
 to be in proportion."""
 _ROUND_OFF = {kind: torch.finfo(kind).eps / 2 for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
+_SMALLEST = {**dict.fromkeys(_ROUND_OFF, 0.0), torch.float32: torch.finfo(torch.float32).tiny}
+"""Sizes below which many kernels give zero."""
 PRODUCTS: Mapping[Any, tuple[int, int, int | None]] = {
     _ATEN.mm.default: (0, 1, None),
     _ATEN.bmm.default: (0, 1, None),
@@ -47,16 +48,36 @@ _LEVELLED = frozenset(
     )
 )
 """Operations whose small results are what is left of larger numbers of the same sample."""
-_STEPS = frozenset(
+_QUANTISING = frozenset(
     getattr(_ATEN, name).default
-    for name in ("round", "floor", "ceil", "trunc", "fake_quantize_per_tensor_affine", "quantize_per_tensor")
-) | {_ATEN.round.decimals}
+    for name in (
+        *("quantize_per_tensor", "fake_quantize_per_tensor_affine_cachemask"),
+        *("fake_quantize_per_channel_affine_cachemask", "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"),
+    )
+)
+"""Operations that round to steps of a size that they are given."""
+_STEPS = frozenset(getattr(_ATEN, name).default for name in ("round", "floor", "ceil", "trunc")) | {
+    _ATEN.round.decimals,
+    *_QUANTISING,
+}
 """Operations that give the same for all of a range: beside its ends a rounding error decides."""
 _COMPARISONS = frozenset(
     getattr(getattr(_ATEN, name), overload) for name in ("gt", "ge", "lt", "le") for overload in ("Tensor", "Scalar")
 )
-_JUMPS = _COMPARISONS | {_ATEN.fmod.Tensor, _ATEN.fmod.Scalar, _ATEN.remainder.Tensor, _ATEN.remainder.Scalar}
+_FLOORED = frozenset((_ATEN.floor_divide.default, _ATEN.div.Tensor_mode, _ATEN.div.Scalar_mode))
+"""Divisions to whole numbers."""
+_REMAINDERS = frozenset((_ATEN.fmod.Tensor, _ATEN.fmod.Scalar, _ATEN.remainder.Tensor, _ATEN.remainder.Scalar))
+_JUMPS = _COMPARISONS | _FLOORED | _REMAINDERS
 """Operations of two numbers that change by a jump where these, or the first one and a multiple of the second, are equal."""
+_SCALING = frozenset((_ATEN.mul.Tensor, _ATEN.mul.Scalar, _ATEN.mul_.Tensor, _ATEN.div.Tensor, _ATEN.div_.Tensor))
+_COUNTING = _REMAINDERS | {
+    _ATEN._to_copy.default,  # noqa: SLF001 - no public name for it
+    *(_ATEN.sum.default, _ATEN.sum.dim_IntList, _ATEN.cumsum.default),
+    *(_ATEN.arange.default, _ATEN.arange.start, _ATEN.arange.start_step, _ATEN.mul.Tensor, _ATEN.mul.Scalar),
+    *(_ATEN.add.Tensor, _ATEN.add.Scalar, _ATEN.add_.Tensor, _ATEN.mul_.Tensor, _ATEN.sub_.Tensor),
+    *(_ATEN.sub.Tensor, _ATEN.sub.Scalar, _ATEN.rsub.Tensor, _ATEN.rsub.Scalar),
+}
+"""Operations that are exact for whole numbers, such as those of masks, lengths and indices."""
 _INNER: Mapping[Any, Callable[[Sequence[Any]], torch.Tensor | float]] = {
     _ATEN.sigmoid.default: lambda args: 1.0,
     _ATEN.elu.default: lambda args: float(math.prod(args[1:3])),
@@ -80,6 +101,8 @@ _ORDERS = frozenset(
     if hasattr(getattr(_ATEN, name), overload)
 )
 """Operations that say where a number is."""
+_UNSTABLE = frozenset((_ATEN.topk.default, _ATEN.sort.default, _ATEN.kthvalue.default, _ATEN.median.dim))
+"""Those that promise nothing of equal numbers; `argmax` and its kin name the first."""
 
 
 @contextmanager
@@ -146,18 +169,23 @@ class Disturbed(Intercepting):
         self.orders = 0
         """Operations that say where a number is."""
         self.equal: dict[int, torch.Tensor] = {}
-        """Places where compared numbers are equal, by the number of the operation among ``steps``."""
+        """Places where compared numbers are equal, or a number is the end of a step, by the operation's number among ``steps``."""
 
     def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if function in _COMPARISONS:
-            self.equal[self.steps] = torch.eq(args[0], args[1])
-        self.steps += _has_ends(function)
+        if _has_ends(function):
+            ends = _on_ends(function, *args[:2])
+            if ends is not None:
+                self.equal[self.steps] = ends
+            self.steps += 1
         if function in _ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
             self.orders += 1
             return _chosen(function, args, kwargs, function(self.disturb(args[0]), *args[1:], **kwargs))
+        if function in _UNSTABLE and args[0].dim():
+            self.orders += 1
+            return self._in_other_order(function, args, kwargs)
         result = function(*args, **kwargs)
-        if _is_view(function):
+        if _is_view(function) or _is_exact(function, args, kwargs, result):
             return result  # what was off by chance could be put back to the side where it is
         leaves, structure = tree_flatten(result)
         moved = [self._moved(leaf, _inner(function, args, kwargs, leaf)) for leaf in leaves]
@@ -171,8 +199,24 @@ class Disturbed(Intercepting):
             return tensor
         if not tensor.numel():
             return tensor
-        usual = float(tensor.abs().nan_to_num(0.0, 0.0).mean())
-        return tensor + (tensor.abs() + (1e-2 * usual if usual > 0 else 1.0)) * self._factors(tensor)
+        size = _finite(tensor)
+        usual = float(size.mean())
+        return tensor + (size + (1e-2 * usual if usual > 0 else 1.0)) * self._factors(tensor)
+
+    def disturb_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Disturb an input, unless it is a mask of zeros and ones."""
+        if tensor.dtype in _ROUND_OFF and bool(tensor.any()) and bool(((tensor == 0) | (tensor == 1)).all()):
+            return tensor
+        return self.disturb(tensor)
+
+    def _in_other_order(
+        self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Result of an operation that says where a whole number is, with another one of those that are equal."""
+        numbers, axis = args[0], _axis(function, args, kwargs)
+        order = torch.randperm(numbers.shape[axis], generator=self._generator)
+        found, places = function(numbers.index_select(axis, order), *args[1:], **kwargs)
+        return found, order[places]
 
     def _moved(self, leaf: Any, inner: torch.Tensor | float) -> Any:
         if (
@@ -187,7 +231,8 @@ class Disturbed(Intercepting):
         if isinstance(inner, torch.Tensor) or inner:
             size += torch.as_tensor(inner, dtype=leaf.dtype).nan_to_num(0.0, 0.0, 0.0)
         # In place: an operation may have written into a tensor that others hold.
-        return leaf.addcmul_(size.nan_to_num_(0.0, 0.0, 0.0), self._factors(leaf))
+        leaf.addcmul_(size.nan_to_num_(0.0, 0.0, 0.0), self._factors(leaf))
+        return leaf.masked_fill_(leaf.abs() < _SMALLEST[leaf.dtype], 0.0)
 
     def _factors(self, tensor: torch.Tensor) -> torch.Tensor:
         most = TIMES * _ROUND_OFF[tensor.dtype]
@@ -204,7 +249,7 @@ class AcrossSteps(Intercepting):
     """Move values near the end of a rounding step to its other side within the block.
 
     ``only`` restricts it to some of the operations with such steps, counted from 0. Numbers at ``same`` places of an
-    operation are one and the same, such as the largest one beside all others, and stay equal.
+    operation are one and the same, such as the largest one beside all others, or exact, and stay where they are.
     """
 
     def __init__(self, only: Container[int] | None = None, same: Mapping[int, torch.Tensor] | None = None) -> None:
@@ -217,8 +262,7 @@ class AcrossSteps(Intercepting):
 
     def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _has_ends(function):
-            step = partial(function, **kwargs) if kwargs else function
-            moved = _across(step, *args, same=self._same.get(self._met))
+            moved = _across(function, args, kwargs, self._same.get(self._met))
             if moved is not args[0]:
                 self.beside.append(self._met)
             if self._only is None or self._met in self._only:
@@ -231,6 +275,39 @@ def _has_ends(function: Any) -> bool:
     return function in _STEPS or function in _JUMPS
 
 
+def _on_ends(function: Any, given: torch.Tensor, other: Any = None) -> torch.Tensor | None:
+    """Places where a number is the end of a step itself, or equal to another; None where that is not known."""
+    if given.dtype not in _ROUND_OFF:
+        return None
+    if function in _COMPARISONS:
+        return torch.eq(given, other)
+    if function in _JUMPS:
+        return torch.eq(torch.remainder(given, other), 0)
+    return torch.eq(given, given.trunc()) if function in (_ATEN.floor.default, _ATEN.ceil.default) else None
+
+
+def _is_exact(function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> bool:
+    """True if an operation rounds nothing here: it counts, divides to whole numbers, or scales by a power of two."""
+    if function in _FLOORED:
+        return kwargs.get("rounding_mode", "floor") is not None
+    if function in _SCALING and isinstance(args[1], int | float) and abs(math.frexp(args[1])[0]) == 1 / 2:
+        return True
+    return function in _COUNTING and all(map(_is_whole, tree_leaves((args, kwargs, result))))
+
+
+def _is_whole(value: Any) -> bool:
+    """True if all numbers are whole, and small enough not to be so for lack of digits."""
+    if isinstance(value, float):
+        return value.is_integer()
+    if not isinstance(value, torch.Tensor):
+        return True
+    if value.dtype not in _ROUND_OFF or value.layout != torch.strided or value.is_nested:
+        return not (value.is_floating_point() or value.is_complex())
+    if value.numel() and not float(value[(0,) * value.dim()]).is_integer():
+        return False  # as of most tensors
+    return bool(((value == value.trunc()) & (value.abs() <= 1 / (16 * _ROUND_OFF[value.dtype]))).all())
+
+
 def _chosen(
     function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -238,39 +315,45 @@ def _chosen(
     if isinstance(found, torch.Tensor):
         return found
     numbers, (_, places) = args[0], found
-    names = [argument.name for argument in function._schema.arguments]  # noqa: SLF001 - no public name for it
-    position = names.index("dim")
-    axis = args[position] if position < len(args) else kwargs.get("dim", -1)
+    axis = _axis(function, args, kwargs)
     if places.dim() == numbers.dim():
         return numbers.gather(axis, places), places
     return numbers.gather(axis, places.unsqueeze(axis)).squeeze(axis), places
 
 
-def _across(function: Any, given: torch.Tensor, *rest: Any, same: torch.Tensor | None = None) -> torch.Tensor:
+def _axis(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    names = [argument.name for argument in function._schema.arguments]  # noqa: SLF001 - no public name for it
+    position = names.index("dim")
+    return int(args[position] if position < len(args) else kwargs.get("dim", -1))
+
+
+def _across(
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], same: torch.Tensor | None = None
+) -> torch.Tensor:
     """Move values near the end of a step to its other side; the same object where there are none."""
+    given: torch.Tensor = args[0]
+    rest = args[1:]
     if given.dtype not in _ROUND_OFF or not given.numel():
         return given
     roundings = BESIDE * _ROUND_OFF[given.dtype]
+    size = _finite(given)
     if function in _JUMPS:
         # A zero is one, unless something comes near it.
-        near = roundings * (given.abs() + torch.as_tensor(rest[0]).abs()).to(given.dtype)
+        near = roundings * (size + _finite(torch.as_tensor(rest[0]))).to(given.dtype)
     else:
         # What large numbers cancel each other to has their roundings.
-        near = roundings * (given.abs() + given.abs().amax())
+        near = roundings * (size + size.amax())
         if function is _ATEN.round.default:
             near = near.clamp(min=FIXED_POINT)
-        quantises = function in (
-            _ATEN.fake_quantize_per_tensor_affine.default,
-            _ATEN.quantize_per_tensor.default,
-        )
-        near = torch.clamp(near, max=float(rest[0]) / 4 if quantises else 0.25)
-    low, here, high = (_plain(function(value, *rest)) for value in (given - near, given, given + near))
+        near = near.clamp(max=_step(function, given, rest) / 4).to(given.dtype)
+    low, here, high = (_plain(function(value, *rest, **kwargs)) for value in (given - near, given, given + near))
     # Where it does not jump, the remainder of a division moves as far as what is divided.
     slope = 2 * near if here.is_floating_point() and function in _JUMPS else 0.0
     down, up = ((other != here) & ((other - here).abs() > slope) for other in (low, high))
     if same is not None and same.shape == up.shape:
-        apart = ~(same & torch.eq(given, rest[0]))
-        up, down = up & apart, down & apart
+        ends = _on_ends(function, *args[:2])
+        if ends is not None:
+            up, down = up & ~(same & ends), down & ~(same & ends)
     if not (up | down).any():
         return given
     return torch.where(up, given + near, torch.where(down, given - near, given))
@@ -281,8 +364,24 @@ FIXED_POINT = 1 / 128
 factors that are rounded themselves."""
 
 
-def _plain(result: torch.Tensor) -> torch.Tensor:
-    """Convert a result to numbers that can be subtracted."""
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    """Sizes of numbers; an infinity, which no rounding moves, has none."""
+    return tensor.abs().nan_to_num(0.0, 0.0, 0.0)
+
+
+def _step(function: Any, given: torch.Tensor, rest: Sequence[Any]) -> torch.Tensor:
+    """Size of a step, for each channel where it has several."""
+    if function not in _QUANTISING:
+        return torch.ones(())
+    scale = torch.as_tensor(rest[0])
+    axis = rest[2] if scale.numel() > 1 else None
+    return scale.reshape([-1 if place == axis else 1 for place in range(given.dim())])
+
+
+def _plain(result: Any) -> torch.Tensor:
+    """Convert a result to numbers that can be subtracted; a mask behind it does not count."""
+    if isinstance(result, tuple):
+        result = result[0]
     if result.dtype is torch.bool:
         return result.to(torch.int8)
     return result.dequantize() if result.is_quantized else result

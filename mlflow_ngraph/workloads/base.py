@@ -37,8 +37,8 @@ CONTENT = re.compile(r"@(?:unknown|[0-9a-f]{8,64})$")
 DRAWN = ("timm:", "block:")
 """Beginnings of references whose weights are drawn by this package, unless published ones are asked for."""
 
-Wrapper = Literal["flat_outputs", "copied_inputs"]
-"""Wrappers of a model whose outputs are not a tensor or a tuple of tensors, or that writes to its inputs."""
+Wrapper = Literal["flat_outputs", "copied_inputs", "gradients"]
+"""Wrappers of a model whose outputs are not a tensor or a tuple of tensors, that writes to its inputs, or that computes gradients."""
 
 
 @dataclass(frozen=True)

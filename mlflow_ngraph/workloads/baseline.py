@@ -49,6 +49,22 @@ class ModuleBaseline:
 
         return f"torch {torch.__version__} eager"
 
+    @property
+    def own(self) -> torch.nn.Module:
+        """The module without its wrappers, some of which only certain inputs ask for."""
+        module = self.module
+        for _ in self.wrapped:
+            module = module.model
+        return module
+
+    def settle(self, inputs: Sequence[NDArray[Any]]) -> None:
+        """Let a model compute gradients, if it does so for these inputs."""
+        from mlflow_ngraph.workloads.calling import tensors
+        from mlflow_ngraph.workloads.gradients import computes_gradients
+
+        if "gradients" not in self.wrapped and computes_gradients(self.module, tensors(inputs)):
+            self._wrap("gradients")
+
     def run(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         import torch
 
@@ -71,7 +87,7 @@ class ModuleBaseline:
         from mlflow_ngraph.workloads.naive_sums import Naive
 
         def drawn_with(mode: Disturbed) -> tuple[float, list[NDArray[Any]]]:
-            return TIMES, self._within(mode, inputs, mode.disturb)
+            return TIMES, self._within(mode, inputs, mode.disturb_input)
 
         own = self._state()
         first, coherent = Disturbed(seed, own=own), Disturbed(seed, coherent=True, own=own)
@@ -242,11 +258,17 @@ def output_specs(
     """
     only = fixed_batch(inputs)
     batches = _PROBES if only is None else (only,)
-    runs = []
+    runs: list[list[NDArray[Any]]] = []
     for batch in batches:
         rng = np.random.default_rng(0)
         with running(workload, inputs, batch):
-            runs.append(baseline.run(drawn(inputs, samples, batch, rng)))
+            given = drawn(inputs, samples, batch, rng)
+            if isinstance(baseline, ModuleBaseline) and not runs:
+                baseline.settle(given)
+            runs.append(baseline.run(given))
+    if len(runs[0]) != len(runs[-1]):
+        found = " and ".join(f"{len(run)} for {batch} samples" for run, batch in zip(runs, batches, strict=True))
+        raise WorkloadError(f"workload {workload} returns {found}: let it return tensors of all samples of a batch")
     if not runs[0]:
         raise WorkloadError(f"workload {workload} returns no tensor")
     names = ["output"] if len(runs[0]) == 1 else [f"output_{index}" for index in range(len(runs[0]))]
@@ -259,11 +281,12 @@ def output_specs(
 
 
 def _moved(array: NDArray[Any], rng: np.random.Generator, times: float) -> NDArray[Any]:
-    """Disturb an input by a number of roundings; zeros by a share of its usual size."""
-    if array.dtype.kind not in "fc":
+    """Disturb an input by a number of roundings, unless it is a mask of zeros and ones; zeros by a share of its usual size."""
+    if array.dtype.kind not in "fc" or (array.any() and np.isin(array, (0, 1)).all()):
         return array
-    mean = np.abs(array).mean() if array.size else 0.0
-    size = np.abs(array) + (1e-2 * mean if mean > 0 else 1.0)
+    size = np.abs(np.where(np.isfinite(array), array, 0))
+    mean = size.mean() if array.size else 0.0
+    size = size + (1e-2 * mean if mean > 0 else 1.0)
     by = times * np.finfo(array.dtype).eps / 2
     moved: NDArray[Any] = (array + by * size * rng.uniform(-1, 1, array.shape)).astype(array.dtype)
     return moved

@@ -42,12 +42,12 @@ def _within(leaf: object) -> list[torch.Tensor]:
 
 
 def arrays(outputs: object) -> list[NDArray[Any]]:
-    """Flattened outputs as contiguous NumPy arrays."""
+    """Copies of flattened outputs: some models give a tensor of their own, which the next call writes to."""
     return [_array(tensor) for tensor in flatten_outputs(outputs)]
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
-    return np.asarray(tensor.detach().cpu().resolve_conj().resolve_neg().numpy(), order="C")
+    return np.array(tensor.detach().cpu().resolve_conj().resolve_neg().numpy(), order="C")
 
 
 def is_flat(outputs: object) -> bool:
@@ -104,7 +104,24 @@ class CopiedInputs(nn.Module):  # type: ignore[misc]
         return self.model(*(tensor.clone() for tensor in inputs))
 
 
-_WRAPPERS: dict[Wrapper, type[nn.Module]] = {"flat_outputs": FlatOutputs, "copied_inputs": CopiedInputs}
+class WithGradients(nn.Module):  # type: ignore[misc]
+    """Lets a model compute gradients of its own, such as forces of an energy, in whatever mode it is called."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        with torch.inference_mode(False), torch.enable_grad():
+            # Copies, because tensors of inference mode have no gradients outside it either.
+            return self.model(*(tensor.clone() for tensor in inputs))
+
+
+_WRAPPERS: dict[Wrapper, type[nn.Module]] = {
+    "flat_outputs": FlatOutputs,
+    "copied_inputs": CopiedInputs,
+    "gradients": WithGradients,
+}
 
 
 def wrap(model: nn.Module, wrappers: Sequence[Wrapper]) -> nn.Module:

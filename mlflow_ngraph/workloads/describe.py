@@ -26,11 +26,11 @@ def describe(workload: Workload) -> WorkloadInfo:
     if workload.known is not None:
         return workload.known
     try:
-        module = workload.module()
-        output_specs(ModuleBaseline(module), workload.inputs(), str(workload.ref), workload.samples())
+        baseline = ModuleBaseline(workload.module())
+        output_specs(baseline, workload.inputs(), str(workload.ref), workload.samples())
     except UnsupportedError:
         return describe_built(workload, None)
-    return describe_built(workload, module)
+    return describe_built(workload, baseline.module)
 
 
 def describe_built(workload: Workload, module: torch.nn.Module | None) -> WorkloadInfo:

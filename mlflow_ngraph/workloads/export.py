@@ -220,7 +220,7 @@ def _save_weights(baseline: Baseline, directory: Path) -> Export:
 
     start = time.perf_counter()
     with stops.watched() as stopped:
-        weights.save(baseline.module, directory / WEIGHTS)
+        weights.save(baseline.own, directory / WEIGHTS)
     seconds = time.perf_counter() - start
     return Export(files={ANY_BATCH: WEIGHTS}, seconds={ANY_BATCH: seconds}, stopped_s={ANY_BATCH: stopped})
 

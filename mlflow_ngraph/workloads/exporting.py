@@ -110,6 +110,8 @@ class Exporter:
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - exporters raise anything, and one must not stop the others
+            if "gradients" in self._materials.wrapped:
+                return "the model computes gradients itself, which torch.export does not follow"
             return one_line(error)
         export.files[key] = path.name
         return None

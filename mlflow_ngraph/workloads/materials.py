@@ -38,7 +38,7 @@ EXPORTERS: Mapping[Format, tuple[str, ...]] = {
 """The packages that decide what a format looks like; `Materials.versions` has them."""
 
 _FILE = "materials.json"
-_SCHEMA = 3
+_SCHEMA = 4
 
 
 @dataclass
@@ -242,9 +242,9 @@ def rebuild(workload: Workload, wrapped: Sequence[Wrapper], directory: Path) -> 
     from mlflow_ngraph.workloads.evaluation import evaluate
     from mlflow_ngraph.workloads.weights import load
 
-    module = wrap(workload.skeleton(), wrapped)
+    module = workload.skeleton()
     load(module, directory / WEIGHTS)
-    return evaluate(module, str(workload.ref))
+    return evaluate(wrap(module, wrapped), str(workload.ref))
 
 
 def trials_file(batch: int) -> str:

@@ -5,7 +5,7 @@ Both functions return another graph with the same inputs and outputs, for ONNX R
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -41,6 +41,12 @@ _INNER = 2.0
 _STRETCH = 9973.0
 """Constants of a sine-based hash: pseudo-random and reproducible."""
 _LARGEST = 1e30
+_FINITE = {TensorProto.FLOAT: 3e38, TensorProto.FLOAT16: 6e4, TensorProto.DOUBLE: 1e308}
+"""Sizes of numbers that are not infinite, by type."""
+_ORDERED = {"ArgMax": 0, "ArgMin": 0, "NonMaxSuppression": 1, "TopK": 0}
+"""Operators that say where a number is, and the place of the numbers among their inputs."""
+_WITH_RANGE = 11
+"""The first version of the standard with an operator that counts."""
 _ROUNDED = frozenset(("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"))
 """Operators that give the same for all of a range."""
 _COMPARED = frozenset(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod"))
@@ -50,13 +56,19 @@ _COMPARED = frozenset(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod"
 def disturbed(model: onnx.ModelProto, seed: float) -> onnx.ModelProto:
     """Graph in which the result of every node is off by up to `TIMES` roundings of its type; varies by seed."""
     changed, kinds = _copied(model)
+    counts = any(opset.domain in ("", "ai.onnx") and opset.version >= _WITH_RANGE for opset in model.opset_import)
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         own = onnx.NodeProto()
         own.CopyFrom(node)
+        given = node.input[_ORDERED[node.op_type]] if counts and node.op_type in _ORDERED else ""
+        if kinds.get(given) in _ROUND_OFF:
+            # Which of several equal numbers comes first is left to each compiler.
+            own.input[_ORDERED[node.op_type]] = f"{given}/{len(nodes)}"
+            nodes += _apart(given, own.input[_ORDERED[node.op_type]], kinds[given], seed)
         nodes.append(own)
         for place, name in enumerate(node.output):
-            if node.op_type not in _EXACT and kinds.get(name) in _ROUND_OFF:
+            if node.op_type not in _EXACT and kinds.get(name) in _ROUND_OFF and not _is_of_integers(node, kinds):
                 own.output[place] = f"{name}/own"
                 nodes += _moved(name, kinds[name], seed + len(nodes), node.op_type)
     changed.graph.node.extend(nodes)
@@ -97,6 +109,11 @@ def _copied(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, int]]:
     return changed, kinds | {tensor.name: tensor.data_type for tensor in model.graph.initializer}
 
 
+def _is_of_integers(node: onnx.NodeProto, kinds: Mapping[str, int]) -> bool:
+    """True for a cast of integers or truth values, which rounds nothing."""
+    return node.op_type == "Cast" and (kinds.get(node.input[0]) or TensorProto.FLOAT) not in _ROUND_OFF
+
+
 def _is_truncating(node: onnx.NodeProto) -> bool:
     kind = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
     return node.op_type == "Cast" and helper.tensor_dtype_to_np_dtype(kind).kind in "iu"
@@ -119,10 +136,32 @@ def _moved(name: str, kind: int, seed: float, operator: str) -> Sequence[onnx.No
     return new.nodes
 
 
-def _larger(name: str, result: str, kind: int, by: float, *, zeros: bool) -> Sequence[onnx.NodeProto]:
-    """Add to a value a share of its size, and of its usual size."""
-    new = _Nodes(result, kind)
+def _apart(name: str, result: str, kind: int, seed: float) -> Sequence[onnx.NodeProto]:
+    """Disturb numbers by where they are, equal ones and zeros too."""
+    new = _Nodes(result, TensorProto.DOUBLE if kind == TensorProto.DOUBLE else TensorProto.FLOAT)
+    wide = new.add("Cast", name, to=new.kind)
+    count = new.add("Cast", new.add("Size", wide), to=new.kind)
+    numbers = new.add("Range", new.number(0.0), count, new.number(1.0))
+    places = new.add("Reshape", numbers, new.add("Shape", wide))
+    angle = new.add("Add", new.add("Mul", places, new.number(_STRETCH)), new.number(seed))
+    share = new.add("Mul", new.add("Sin", angle), new.number(TIMES * _ROUND_OFF[kind]))
+    size = _finite(new, wide)
+    usual = new.add("Mul", new.add("ReduceMean", size), new.number(1e-2))
+    size = new.add("Add", new.add("Add", size, usual), new.number(1e-20))
+    new.nodes.append(helper.make_node("Cast", [new.add("Add", wide, new.add("Mul", size, share))], [result], to=kind))
+    return new.nodes
+
+
+def _finite(new: _Nodes, name: str) -> str:
+    """Sizes of numbers; an infinity has none."""
     size = new.add("Abs", name)
+    return new.add("Where", new.add("Less", size, new.number(_FINITE[new.kind])), size, new.number(0.0))
+
+
+def _larger(name: str, result: str, kind: int, by: float, *, zeros: bool) -> Sequence[onnx.NodeProto]:
+    """Add to a value a share of its size, and of its usual size; an infinity stays as it is."""
+    new = _Nodes(result, kind)
+    size = _finite(new, name)
     if zeros:
         size = new.add("Add", size, new.add("ReduceMean", size))
     new.nodes.append(helper.make_node("Add", [name, new.add("Mul", size, new.number(by))], [result]))

@@ -237,8 +237,8 @@ def _called(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     args, kwargs = tree_map(torch.clone, (args, kwargs))
     try:
-        with torch.no_grad():
-            return [output.clone() for output in flatten_outputs(model(*args, **kwargs))]
+        with torch.enable_grad():  # some models compute gradients themselves
+            return [output.detach().clone() for output in flatten_outputs(model(*args, **kwargs))]
     finally:
         for name, value in before.items():
             owner, _, leaf = name.rpartition(".")
@@ -256,8 +256,8 @@ def answer(file: str, example: str, target: str) -> None:
 
 def _run(file: Path, example: Path) -> Sequence[torch.Tensor]:
     args, kwargs = torch.load(example, weights_only=True)
-    with seeded(0), torch.no_grad():
-        return flatten_outputs(unpickled(str(file))(*args, **kwargs))
+    with seeded(0), torch.enable_grad():
+        return [output.detach() for output in flatten_outputs(unpickled(str(file))(*args, **kwargs))]
 
 
 def _alike(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:

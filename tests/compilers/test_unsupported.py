@@ -12,7 +12,7 @@ import pytest
 from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.errors import CompileError, UnsupportedError
-from mlflow_ngraph.workloads.base import TensorSpec
+from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
 from mlflow_ngraph_testing.steps import in_fresh_process
 
 SPEC = TensorSpec("x", "float32", ("batch", 4))
@@ -178,3 +178,21 @@ def test_the_type_that_an_operator_is_missing_for_is_named(tmp_path: Path) -> No
     write_bfloat16(tmp_path / "model.onnx")
     with pytest.raises(UnsupportedError, match=r"^onnxruntime has no operator (Relu|Max) for bfloat16$"):
         in_fresh_process(compile_file, "onnxruntime", tmp_path / "model.onnx", tmp_path)
+
+
+def trace(folder: Path) -> None:
+    from mlflow_ngraph.workloads import registry
+    from mlflow_ngraph.workloads.export import prepare
+    from mlflow_ngraph.workloads.materials import Source
+
+    ref = WorkloadRef("torch", "tests.workloads.behaving:Slopes", {"inputs": [{"shape": ["batch", 4]}]})
+    prepare(registry.create(ref, Init()), folder / "model", batch_sizes=(2,), formats=("module",), seed=0)
+    (folder / "engine").mkdir()
+    made = folder / "engine", Workbench(folder)
+    create("torchscript").compile(Source(folder / "model"), [2], Target(threads=1), *made)
+
+
+@pytest.mark.usefixtures("compilers")
+def test_what_no_trace_holds_is_a_limit(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"^torchscript: .*behaving\.py"):
+        in_fresh_process(trace, tmp_path)

@@ -108,6 +108,58 @@ class InPlace(Linear):
         return self.linear(values.add_(1))
 
 
+class ClampedInPlace(Linear):
+    """Writes to its input only what is large."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        values.clamp_(-8.0, 8.0)
+        return self.linear(values)
+
+
+class OwnOutput(Linear):
+    """Gives a tensor of its own, which every call writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(8, 4))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.kept[: len(values)].copy_(self.linear(values))
+
+
+class Forces(Linear):
+    """Gives the gradient of an energy by its inputs, and trusts that gradients are on."""
+
+    def forward(self, values: torch.Tensor) -> dict[str, torch.Tensor]:
+        values.requires_grad_(True)
+        energy = self.linear(values).tanh().sum(-1)
+        return {"energy": energy, "forces": -torch.autograd.grad(energy.sum(), values)[0]}
+
+
+class ForcesInside(Linear):
+    """The same, and turns gradients on."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            values = values.detach().requires_grad_(True)
+            self.linear(values).tanh().sum().backward()
+            return values.grad
+
+
+class Slopes(Linear):
+    """Gives the Jacobian of each sample, which no trace holds."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(torch.func.jacrev(lambda row: self.linear(row).tanh()))(values)
+
+
+class OneForEach(Linear):
+    """Gives a tensor for each sample."""
+
+    def forward(self, values: torch.Tensor) -> list[torch.Tensor]:
+        return list(self.linear(values))
+
+
 class Centred(Linear):
     """Every sample depends on all of its batch."""
 

@@ -524,3 +524,178 @@ def test_a_fast_path_that_computes_something_else_is_told() -> None:
     outputs = baseline.run(given)
     trial, _ = observed(baseline, 0, "normal", given, outputs, [None])
     assert "operation by operation" in trial.unchecked
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: x < 0,
+        lambda x: x > 0.0,
+        lambda x: x > -torch.inf,
+        lambda x: x <= torch.tensor(torch.inf),
+        torch.floor,
+        torch.round,
+    ],
+)
+def test_an_infinity_lies_beside_no_step(step: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    given = torch.tensor([-torch.inf, torch.inf, 1.2])
+    with AcrossSteps() as mode:
+        moved = step(given)
+    assert not mode.beside
+    assert torch.equal(moved, step(given))
+
+
+@pytest.mark.usefixtures("compilers")
+def test_an_infinity_lies_beside_no_step_of_a_file(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Greater", ["x", "s"], ["y"])]
+    onnx.save(graph(*nodes, kind=TensorProto.BOOL), tmp_path / "above.onnx")
+    baseline = OnnxBaseline(tmp_path / "above.onnx", "")
+    given = [np.full((4, 16), 1.2, np.float32)]
+    given[0][:, :4], given[0][:, 4:8] = np.inf, -np.inf
+    (own,) = baseline.run(given)
+    for _, (moved,) in baseline.disturbances(given, 0):
+        np.testing.assert_array_equal(moved, own)
+
+
+class Counted(nn.Module):
+    def __init__(self, count: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.count(x)
+
+
+@pytest.mark.usefixtures("compilers")
+def test_which_of_equal_numbers_of_a_file_comes_first_is_left_to_each_compiler(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["k"], value=helper.make_tensor("k", TensorProto.INT64, [1], [16])),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("TopK", ["r", "k"], ["v", "i"]),
+        helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
+    ]
+    onnx.save(graph(*nodes), tmp_path / "order.onnx")
+    baseline = OnnxBaseline(tmp_path / "order.onnx", "")
+    given = [np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)]
+    (own,) = baseline.run(given)
+    clear = (given[0] > 0).sum(1)
+    for _, (moved,) in baseline.disturbances(given, 0):
+        assert (moved != own).any()
+        for row, count in enumerate(clear):
+            np.testing.assert_array_equal(moved[row, :count], own[row, :count])
+
+
+@pytest.mark.parametrize("kind", ["int64", "bool", "float32"])
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda mask: 1.0 - mask.float(),
+        lambda mask: (1.0 - mask.float()).bool(),
+        lambda mask: mask.float().sum(-1).long() - 1,
+        lambda mask: (mask.float() * 8.0).cumsum(-1).int(),
+        lambda mask: (mask.float() * torch.arange(16.0)).sum(-1).to(torch.int32),
+        lambda mask: mask.float().sum(-1) > 8,
+        lambda mask: mask.float().cumsum(-1) % 4,
+        lambda mask: mask.float().cumsum(-1) // 4,
+        lambda mask: torch.div(mask.float().cumsum(-1), 3, rounding_mode="trunc").long(),
+        lambda mask: torch.floor(torch.arange(16.0) / 2) + mask,
+        lambda mask: torch.ceil(torch.round(mask.float().cumsum(-1) * 0.28)),
+    ],
+)
+def test_whole_numbers_are_exact_in_any_arithmetic(count: Callable[[torch.Tensor], torch.Tensor], kind: str) -> None:
+    """Masks, lengths, indices and bins."""
+    baseline = ModuleBaseline(Counted(count))
+    given = [(np.random.default_rng(0).random((4, 16)) < 0.6).astype(kind)]
+    (own,) = baseline.run(given)
+    for _, (moved,) in baseline.disturbances(given, 0):
+        np.testing.assert_array_equal(moved, own)
+
+
+@pytest.mark.usefixtures("compilers")
+def test_truth_values_of_a_file_become_exact_numbers(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Greater", ["x", "s"], ["g"]),
+        helper.make_node("Cast", ["g"], ["y"], to=TensorProto.FLOAT),
+    ]
+    onnx.save(graph(*nodes), tmp_path / "mask.onnx")
+    baseline = OnnxBaseline(tmp_path / "mask.onnx", "")
+    given = [np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)]
+    (own,) = baseline.run(given)
+    for _, (moved,) in baseline.disturbances(given, 0):
+        np.testing.assert_array_equal(moved, own)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda x: x.topk(3),
+        lambda x: x.sort(-1, descending=True),
+        lambda x: x.kthvalue(8, keepdim=True),
+        lambda x: x.median(-1),
+        lambda x: x.bool().sort(0),
+    ],
+)
+def test_which_of_equal_whole_numbers_comes_first_is_left_to_each_compiler(
+    chosen: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+) -> None:
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(chosen(x))
+
+    baseline = ModuleBaseline(Chosen())
+    given = [np.random.default_rng(0).integers(0, 3, (4, 16))]
+    values, places = baseline.run(given)
+    several = [outputs for times, outputs in baseline.disturbances(given, 0) if times != 1.0]
+    assert all((other == values).all() for other, _ in several)
+    assert any((other != places).any() for _, other in several)
+
+
+def test_the_first_of_equal_whole_numbers_is_promised_by_some() -> None:
+    baseline = ModuleBaseline(Counted(lambda x: torch.cat([x.argmax(-1), x.min(-1).indices])))
+    given = [np.random.default_rng(0).integers(0, 3, (4, 16))]
+    (own,) = baseline.run(given)
+    for _, (moved,) in baseline.disturbances(given, 0):
+        np.testing.assert_array_equal(moved, own)
+
+
+@pytest.mark.parametrize(
+    "quantise",
+    [
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.05, 0, -128, 127),
+        lambda x: torch.fake_quantize_per_tensor_affine(
+            x, torch.tensor([0.05]), torch.tensor([0], dtype=torch.int32), -128, 127
+        ),
+        lambda x: torch.fake_quantize_per_channel_affine(
+            x, torch.tensor([0.05, 0.05]), torch.zeros(2, dtype=torch.int32), 1, -128, 127
+        ),
+        lambda x: torch.quantize_per_tensor(x, 0.05, 0, torch.qint8).dequantize(),
+    ],
+)
+def test_a_quantised_number_falls_to_the_other_side_of_a_step(quantise: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    beside, clear = torch.full((1, 2), 0.025 * (1 + 2e-7)), torch.full((1, 2), 0.06)
+    with torch.no_grad(), AcrossSteps() as mode:
+        moved, stays = quantise(beside), quantise(clear)
+    assert mode.beside == [0]
+    assert (moved - quantise(beside)).abs().max() > 0.04
+    assert torch.equal(stays, quantise(clear))
+
+
+def test_a_number_that_underflows_is_no_other_function() -> None:
+    class Likelihood(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(x.sum()).squeeze()
+
+    given = [np.full((1, 8), -13.0, np.float32)]
+    baseline = ModuleBaseline(Likelihood())
+    trial, _ = observed(baseline, 0, "huge", given, baseline.run(given), [None])
+    assert not trial.unchecked
+
+
+def test_a_number_that_may_be_zero_is_so_before_its_logarithm() -> None:
+    baseline = ModuleBaseline(Counted(lambda x: torch.log(torch.exp(x))))
+    given = [np.full((2, 3), -90.0, np.float32)]
+    outputs = baseline.run(given)
+    assert np.isfinite(outputs[0]).all()
+    trial, _ = observed(baseline, 0, "large", given, outputs, [None])
+    assert trial.rounding[0] is not None
+    assert not trial.rounding[0].tells

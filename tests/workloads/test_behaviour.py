@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.calling import called_by_name
 from mlflow_ngraph.workloads.evaluation import training_operations
@@ -71,12 +71,45 @@ def test_chance_and_memory_are_found_and_named(name, impure, tmp_path):
     assert re.search(impure, behaviour(name, tmp_path).impure)
 
 
-def test_a_model_that_writes_to_its_input_gets_copies(tmp_path):
-    source = prepared("InPlace", tmp_path)
+@pytest.mark.parametrize("name", ["InPlace", "ClampedInPlace"])
+def test_a_model_that_writes_to_its_input_gets_copies(name, tmp_path, all_trials):
+    source = prepared(name, tmp_path)
     assert source.materials.wrapped == ["copied_inputs"]
-    module, given = source.module(), torch.zeros(1, 4)
+    module, given = source.module(), torch.full((1, 4), 9.0)
     assert torch.equal(module(given), module(given))
-    assert torch.equal(given, torch.zeros(1, 4))
+    assert torch.equal(given, torch.full((1, 4), 9.0))
+
+
+def test_outputs_are_those_of_their_own_call(tmp_path, all_trials):
+    source = prepared("OwnOutput", tmp_path)
+    (reference,) = source.reference(3)
+    again = source.module()(torch.tensor(source.example(3)[0]))
+    np.testing.assert_array_equal(again.detach().numpy(), reference)
+    outputs = source.trials(3).outputs
+    assert not np.array_equal(outputs[0][0], outputs[1][0])
+    assert source.materials.behaviour.impure == ""
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize("name", ["Forces", "ForcesInside"])
+def test_a_model_that_computes_gradients_has_them_in_every_mode(name, tmp_path):
+    source = prepared(name, tmp_path, formats=("module", "onnx"))
+    assert source.materials.wrapped[0] == "gradients"
+    linear = source.module().get_submodule("model.model.linear" if name == "Forces" else "model.linear")
+    (given,) = source.example(3)
+    with torch.inference_mode():
+        outputs = source.module()(torch.tensor(given))
+    slope = 1 - torch.tanh(linear(torch.tensor(given))) ** 2
+    expected = slope @ linear.weight * (-1 if name == "Forces" else 1)
+    forces = outputs[1] if name == "Forces" else outputs
+    torch.testing.assert_close(forces.detach(), expected.detach())
+    with pytest.raises(UnsupportedError, match="computes gradients itself"):
+        source.onnx()
+
+
+def test_a_model_with_an_output_for_each_sample_is_refused(tmp_path):
+    with pytest.raises(WorkloadError, match="returns 2 for 2 samples and 3 for 3 samples"):
+        prepared("OneForEach", tmp_path)
 
 
 @pytest.mark.parametrize(
