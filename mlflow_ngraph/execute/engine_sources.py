@@ -29,14 +29,8 @@ class EngineJobs:
     The workload is prepared once. Lanes then compile missing engines and verify all of them, in processes of their own:
     none of these is timed.
 
-    Parameters
-    ----------
-    wanted : Mapping[str, set[int]]
-        Batch sizes that need an engine, by lane.
-    before : StudyRecord | None
-        Results of earlier sessions.
-    fail : Fail
-        Called with batch sizes that get no engine.
+    ``wanted`` are batch sizes that need an engine, by lane, and ``before`` are results of earlier sessions. ``fail`` is
+    called with batch sizes that get no engine.
     """
 
     def __init__(

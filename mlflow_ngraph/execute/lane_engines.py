@@ -47,11 +47,7 @@ class LaneEngines:
     """Provides the engines of one lane.
 
     Long operations are steps for a process pool. They raise `ChildFailure` when they have no result.
-
-    Parameters
-    ----------
-    cache : EngineCache | None
-        Cache to search and fill; None compiles all engines.
+    Without a cache all engines are compiled.
     """
 
     def __init__(self, session: Session, lane: Lane, cache: EngineCache | None = None) -> None:
@@ -148,10 +144,7 @@ class LaneEngines:
     def build(self, batch_sizes: Sequence[int], key: str, beside: Callable[[], int]) -> Steps:
         """Compile and save an engine in the compiling process.
 
-        Parameters
-        ----------
-        beside : Callable[[], int]
-            Largest number of concurrent jobs, asked at the end.
+        ``beside`` is asked at the end for the largest number of concurrent jobs.
         """
         final = self._place(batch_sizes)
         partial = final.with_name(f"{final.name}.partial")
@@ -224,13 +217,7 @@ class LaneEngines:
         maker: Maker | None = None,
         stopped_s: Sequence[float] = (),
     ) -> None:
-        """Write a complete engine to the journal.
-
-        Parameters
-        ----------
-        maker : Maker | None
-            The study that compiled it, if another one did.
-        """
+        """Write a complete engine to the journal; ``maker`` is the study that compiled it, if another one did."""
         paths, directory = self._session.paths, self._place(batch_sizes)
         engine = EngineRecord(
             id=directory.name,

@@ -45,13 +45,7 @@ class Starter:
 
 
 class RacedRounds(Rounds):
-    """Measures all batch sizes of a workload until the best cell is known.
-
-    Parameters
-    ----------
-    lanes : Sequence[Lane]
-        All lanes of the workload.
-    """
+    """Measures all batch sizes of a workload until the best cell is known."""
 
     def __init__(
         self,
@@ -279,12 +273,7 @@ class RacedRounds(Rounds):
     def _settle_cell(self, starter: Starter, loaded: Loaded, reason: str, *, serve: bool = False) -> None:
         """Write the verdict of a cell and free its engine.
 
-        Parameters
-        ----------
-        reason : str
-            Remark for a cell that is ok.
-        serve : bool
-            Offer requests to it, if the study has any.
+        ``reason`` is a remark for a cell that is ok. ``serve``: offer requests to it, if the study has any.
         """
         runner, batch = starter.runner, starter.batch
         result = self._judge(loaded) if loaded.durations else _without_rounds(loaded)

@@ -87,15 +87,9 @@ def verify(
 ) -> Verification:
     """Compare an engine with the baseline on trials, until one disagrees, all agree, or time is up.
 
-    Parameters
-    ----------
-    slowdown : float
-        Expected call time relative to the baseline. Nothing is tried when one call would exceed the time: the timed inputs are
-        compared regardless.
-    limit_s : float
-        Seconds after which no trial begins.
-    keep : Path
-        File for the inputs and outputs of a disagreement.
+    ``slowdown`` is the expected call time relative to the baseline. Nothing is tried when one call would exceed the
+    time: the timed inputs are compared regardless. No trial begins after ``limit_s`` seconds. The inputs and outputs of
+    a disagreement go into the file ``keep``.
     """
     start = time.perf_counter()
     known, example = source.trials(batch), source.example(batch)
@@ -139,12 +133,8 @@ def verify(
 class Judge:
     """Compares an engine with the baseline and with double precision, and notes the distance.
 
-    Parameters
-    ----------
-    keep : Path
-        File for the inputs and outputs of a disagreement.
-    bands : Sequence[Band | None]
-        Elements of each output that are smaller than the others.
+    The inputs and outputs of a disagreement go into the file ``keep``. ``bands`` are elements of each output that are
+    smaller than the others.
     """
 
     def __init__(
@@ -258,13 +248,7 @@ class Judge:
 def check_timed_inputs(
     found: Parity, source: Source, batch: int, precision: str, outputs: Arrays, reference: Arrays
 ) -> str:
-    """Explain why an engine is wrong on the timed inputs; empty when nothing is.
-
-    Parameters
-    ----------
-    found : Parity
-        Its distance from the baseline.
-    """
+    """Explain why an engine of this distance from the baseline is wrong on the timed inputs; empty when it is not."""
     known = source.trials(batch, facts_only=True)
     if known.example is None:
         return parity.problem(found, precision) or ""

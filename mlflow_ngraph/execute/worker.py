@@ -42,13 +42,7 @@ def main() -> None:
 
 
 class Worker:
-    """Answers commands; holds at most one loaded engine.
-
-    Parameters
-    ----------
-    stage : Callable[[str], None]
-        Reports the current stage to the parent.
-    """
+    """Answers commands; holds at most one loaded engine. ``stage`` reports the current stage to the parent."""
 
     def __init__(self, stage: Callable[[str], None]) -> None:
         self._stage = stage
@@ -271,10 +265,7 @@ class Worker:
     def _undisturbed(self, attempt: Callable[[Running], tuple[SeenT, list[int], float]]) -> SeenT:
         """Measure; measure again where the process stood still meanwhile.
 
-        Parameters
-        ----------
-        attempt : Callable[[Running], tuple[SeenT, list[int], float]]
-            Returns the answer, the duration of each inference in nanoseconds, and the seconds without work.
+        ``attempt`` returns the answer, the duration of each inference in nanoseconds, and the seconds without work.
         """
         from mlflow_ngraph.processes import stops
 

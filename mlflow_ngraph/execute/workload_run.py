@@ -25,12 +25,7 @@ from mlflow_ngraph.verdicts import Verdict
 class WorkloadRun:
     """Runs the lanes of a workload through their stages.
 
-    Parameters
-    ----------
-    missing : dict[str, list[int]]
-        Batch sizes without a final verdict, by lane.
-    before : StudyRecord | None
-        Results of earlier sessions.
+    ``missing`` are batch sizes without a final verdict, by lane, and ``before`` are results of earlier sessions.
     """
 
     def __init__(
@@ -66,14 +61,8 @@ class WorkloadRun:
         """Measure every missing cell with an engine, and record the cells that time did not allow. Nothing else may
         compute meanwhile.
 
-        Parameters
-        ----------
-        order : random.Random
-            Shuffles the lanes of each round.
-        meanwhile : Callable[[], None]
-            Called before anything is timed, while processes start.
-        share : float
-            Share of the remaining time for the rounds, from 0 to 1.
+        ``order`` shuffles the lanes of each round. ``meanwhile`` is called before anything is timed, while processes
+        start. ``share`` is that of the remaining time for the rounds, from 0 to 1.
         """
         if self._session.plan.study.build_for:
             self._leave_built()

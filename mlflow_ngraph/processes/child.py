@@ -186,12 +186,8 @@ class Child:
     def finish(self) -> Any:
         """Wait for all commands; return the result of the last one.
 
-        Raises
-        ------
-        ChildFailure
-            A command failed, timed out, or the child ended. In the last two cases the child is closed and later calls raise again.
-        DiskFullError
-            The child found a disk full.
+        Raises `ChildFailure` if a command failed, timed out, or the child ended: in the last two cases the child is
+        closed and later calls raise again. Raises `DiskFullError` if the child found a disk full.
         """
         wait([self])
         if self._failure is not None:

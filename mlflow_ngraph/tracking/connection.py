@@ -88,10 +88,7 @@ def _database_here() -> str | None:
 def connect(tracking_uri: str) -> MlflowClient:
     """A client of ``tracking_uri``. MLflow's own notes about making a new database are held back.
 
-    Raises
-    ------
-    TrackingError
-        The address can be read in more than one way, or not at all.
+    Raises `TrackingError` if the address can be read in more than one way, or not at all.
     """
     _require_clear(tracking_uri)
     from mlflow import MlflowClient
@@ -133,10 +130,8 @@ def is_database(tracking_uri: str) -> bool:
 def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator[None]:
     """Run a block that talks to a tracking server, with ``settings`` in the environment where they are not set.
 
-    Raises
-    ------
-    TrackingError
-        The server refuses, or as `UnreachableError` does not answer; one line that says what we were ``doing``.
+    Raises `TrackingError` if the server refuses, or as `UnreachableError` if it does not answer; one line that says
+    what we were ``doing``.
     """
     from mlflow.exceptions import MlflowException
     from requests import RequestException
@@ -192,15 +187,8 @@ def uploading(size: int) -> Iterator[None]:
 def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     """A client of a server that answered just now.
 
-    Parameters
-    ----------
-    create : bool
-        Let MLflow make a missing database file, which takes long and helps no reader.
-
-    Raises
-    ------
-    TrackingError
-        Nothing answers within about ten seconds, it refuses, or there is no such file.
+    ``create`` lets MLflow make a missing database file, which takes long and helps no reader. Raises `TrackingError` if
+    nothing answers within about ten seconds, it refuses, or there is no such file.
     """
     _require_clear(tracking_uri)
     missing = None if create else database_file(tracking_uri)
@@ -246,13 +234,7 @@ def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
 
 
 def kept_run(client: MlflowClient, run_id: str) -> Run:
-    """Get a run that is not deleted.
-
-    Raises
-    ------
-    TrackingError
-        It is in MLflow's trash.
-    """
+    """Get a run that is not deleted. Raises `TrackingError` if it is in MLflow's trash."""
     run = client.get_run(run_id)
     if run.info.lifecycle_stage != "active":
         raise TrackingError(
@@ -276,10 +258,7 @@ def is_deleted(client: MlflowClient, run_id: str) -> bool:
 def require_id(made: str) -> None:
     """Check the id of what a server made: MLflow takes an empty answer, such as a proxy's, for one without fields.
 
-    Raises
-    ------
-    UnreachableError
-        It is none.
+    Raises `UnreachableError` if it is none.
     """
     if not re.fullmatch(r"(?:m-)?[0-9a-f]{32}", made):
         raise UnreachableError("the tracking server answered without the id of what it was to make")

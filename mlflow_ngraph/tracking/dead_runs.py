@@ -38,19 +38,10 @@ class RunningRun:
 
 
 class RunningRuns:
-    """Finds them on a server, and ends those that are dead.
+    """Finds them on a server, and ends those that are dead. Raises `TrackingError` if the server cannot be reached.
 
-    Parameters
-    ----------
-    silent_s : float
-        Without a sign of life for so long a run is dead.
-    is_gone : Callable[[str], bool | None]
-        True if no process runs or records a study any more, by its id; None where this machine cannot know.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached.
+    Without a sign of life for ``silent_s`` a run is dead. ``is_gone`` tells by the id of a study if no process runs or
+    records it any more; None where this machine cannot know.
     """
 
     def __init__(self, tracking_uri: str, silent_s: float, is_gone: Callable[[str], bool | None]) -> None:
@@ -60,20 +51,7 @@ class RunningRuns:
         self._client: MlflowClient = connection.reach(tracking_uri)
 
     def find(self, experiments: Sequence[str] | None = None) -> list[RunningRun]:
-        """Those of studies and lanes; the lanes after their study.
-
-        Parameters
-        ----------
-        experiments : Sequence[str] | None
-            Names; all by default.
-
-        Raises
-        ------
-        UnknownNameError
-            An experiment does not exist.
-        TrackingError
-            The server refuses.
-        """
+        """Those of studies, then of lanes. Raises `UnknownNameError` if an experiment does not exist."""
         with connection.talking(self._uri, "read which runs there are", connection.RECORDING):
             known: list[Experiment] = connection.every(lambda token: self._client.search_experiments(page_token=token))
             names = {experiment.experiment_id: str(experiment.name) for experiment in known}
@@ -92,15 +70,7 @@ class RunningRuns:
     def end(self, run: RunningRun) -> bool:
         """End a dead run as KILLED, at its last sign of life.
 
-        Returns
-        -------
-        bool
-            False where it has given another one, or ended, since, or where it is not this user's to end.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached.
+        Returns False where it has given another one, or ended, since, or where it is not this user's to end.
         """
         from mlflow.exceptions import MlflowException
 

@@ -31,15 +31,8 @@ def settle(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Remove what a repeated request made, and check that the lanes which were ``written`` are whole.
 
-    Returns
-    -------
-    tuple[dict[str, str], dict[str, str]]
-        Ids of lane runs by lane, and of LoggedModels by engine.
-
-    Raises
-    ------
-    TrackingError
-        The server lacks something that it said it has.
+    Returns ids of lane runs by lane, and of LoggedModels by engine. Raises `TrackingError` if the server lacks
+    something that it said it has.
     """
     lanes: dict[str, Run] = {}
     models: dict[str, LoggedModel] = {}

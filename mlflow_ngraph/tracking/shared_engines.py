@@ -40,15 +40,8 @@ class ServerEngines:
     ) -> Manifest | None:
         """Put the newest engine with this key that is whole and serves here into the new ``directory``.
 
-        Parameters
-        ----------
-        tell : Callable[[str], None]
-            Told of every engine that was found and could not be used, and why.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
+        ``tell`` is told of every engine that was found and could not be used, and why. Raises `TrackingError` if the
+        server cannot be reached or refuses.
         """
         for model in self._candidates(key):
             try:

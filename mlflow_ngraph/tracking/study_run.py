@@ -82,31 +82,19 @@ class StudyRuns:
     def check_writable(self) -> None:
         """Write something small where the study will go.
 
-        Raises
-        ------
-        TrackingError
-            The run that ``mlflow run`` made is in another experiment than the one asked for, or the experiment is
-            deleted, or its files are on a foreign host.
+        Raises `TrackingError` if the run that ``mlflow run`` made is in another experiment than the one asked for, or
+        the experiment is deleted, or its files are on a foreign host.
         """
         self._client.set_experiment_tag(self.experiment().experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
     def experiment(self) -> Experiment:
-        """Experiment of the first run of its kind.
-
-        Raises
-        ------
-        TrackingError
-            As in `check_writable`.
-        """
+        """Experiment of the first run of its kind. Raises as `check_writable`."""
         return self._target(self.surrounding(), None)
 
     def open(self, content: Content, record: StudyRecord, heartbeat: Heartbeat) -> StudyRun:
         """The run for a study, with its params and tags; former runs of its record are ended and linked to it.
 
-        Raises
-        ------
-        TrackingError
-            As in `check_writable`, or another process is recording the study.
+        Raises as `check_writable`, and `TrackingError` if another process is recording the study.
         """
         surrounding = self.surrounding()
         experiment = self._target(surrounding, self._former(record))
