@@ -183,12 +183,7 @@ def _threads(frame: pd.DataFrame) -> pd.Series[Any]:
 def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device", "workload")) -> pd.DataFrame:
     """Rows of the latest study of each cell; studies that lacked the time to measure it count last.
 
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        Needs the columns ``verdict``, ``started_at``, ``finished_at`` and those of ``by``.
-    by : Sequence[str]
-        Columns that identify a cell.
+    Needs the columns ``verdict``, ``started_at``, ``finished_at`` and those of ``by``, which identify a cell.
     """
     keys = frame[["started_at", "finished_at"]].assign(tried=frame["verdict"] != str(Verdict.LEFT_OUT))
     order = keys.reset_index(drop=True).sort_values(["tried", "started_at", "finished_at"], kind="stable").index

@@ -100,13 +100,7 @@ class Server:
         return found
 
     def study_run(self, run_id: str) -> ListedRun:
-        """Find a study run by its id or by the id of a lane run.
-
-        Raises
-        ------
-        TrackingError
-            There is no such run.
-        """
+        """Find a study run by its id or by the id of a lane run. Raises `TrackingError` if there is none."""
         with self.talking():
             run = study_run(self.client, run_id)
             return _of_client(run, self.client.get_experiment(run.info.experiment_id).name)
@@ -294,21 +288,9 @@ def find(
 ) -> FoundRuns:
     """Find study runs.
 
-    Parameters
-    ----------
-    tracking_uri : str | Sequence[str] | None
-        One server or several; MLflow's default when left out.
-    experiments : Sequence[str] | None
-        Names; all when left out.
-    run : str | None
-        Id of a study run or lane run to read alone.
-
-    Raises
-    ------
-    UnknownNameError
-        An experiment does not exist.
-    TrackingError
-        A server cannot be reached.
+    One server or several are searched, MLflow's default when left out, for experiments by name, all when left out.
+    ``run`` is a study run or lane run to read alone. Raises `UnknownNameError` if an experiment does not exist, and
+    `TrackingError` if a server cannot be reached.
     """
     uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
     servers = tuple(Server(uri) for uri in uris)
@@ -327,13 +309,7 @@ def find(
 
 
 def study_run(client: MlflowClient, run_id: str) -> Run:
-    """Find a study run by its id or by the id of a lane run.
-
-    Raises
-    ------
-    TrackingError
-        One of them is deleted.
-    """
+    """Find a study run by its id or by the id of a lane run. Raises `TrackingError` if one of them is deleted."""
     run = connection.kept_run(client, run_id)
     parent = run.data.tags.get(Tag.PARENT) if run.data.tags.get(Tag.KIND) == Kind.LANE else None
     return connection.kept_run(client, parent) if parent else run

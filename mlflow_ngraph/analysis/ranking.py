@@ -37,15 +37,7 @@ class EngineQuestion:
 
     @property
     def metric(self) -> str:
-        """Name of the metric.
-
-        Raises
-        ------
-        UnknownNameError
-            There is none of this name.
-        UsageError
-            Neither high nor low is better.
-        """
+        """Name of the metric. Raises `UnknownNameError` if there is none, `UsageError` if no end of it is better."""
         return objectives.objective(self.objective).name
 
     @property
@@ -139,17 +131,9 @@ class Ranking:
 def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     """Rank the eligible cells, best first; among equals the newest first.
 
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        Candidate cells of one model; the newest result of each counts.
-
-    Raises
-    ------
-    UsageError
-        The cells are of several models.
-    NoAnswerError
-        No cell is ok, has an engine and keeps all bounds; says what there is.
+    ``frame`` has candidate cells of one model; the newest result of each counts. Raises `UsageError` if the cells are
+    of several models, and `NoAnswerError`, which says what there is, if no cell is ok, has an engine and keeps all
+    bounds.
     """
     import numpy as np
 

@@ -236,12 +236,7 @@ def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats
 def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
     """Mark rows on the Pareto front. Rows with NaN are not on it.
 
-    Parameters
-    ----------
-    values : Floats
-        One row per candidate, one column per metric.
-    lower : Sequence[bool]
-        Metrics for which lower is better.
+    ``values`` has a row per candidate and a column per metric; ``lower`` marks metrics for which lower is better.
     """
     known = ~np.isnan(values).any(axis=1)
     turned = np.where(np.array(lower, bool), values, -values)

@@ -122,21 +122,9 @@ def read(
 ) -> list[ListedEngine]:
     """Read the complete or partly removed engines that match the selection.
 
-    Parameters
-    ----------
-    metric : str
-        Metric to read besides the usual ones.
-    cache : bool
-        Use tables kept on this machine.
-
-    Raises
-    ------
-    UnknownNameError
-        An experiment does not exist, or a filter has no match.
-    UsageError
-        The filters let nothing through together.
-    TrackingError
-        A server cannot be reached.
+    ``metric`` is read besides the usual ones. Raises `UnknownNameError` if an experiment does not exist or a filter has
+    no match, `UsageError` if the filters let nothing through together, and `TrackingError` if a server cannot be
+    reached.
     """
     engines: list[ListedEngine] = []
     for given in tracking_uris or (None,):

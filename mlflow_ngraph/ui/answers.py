@@ -61,10 +61,7 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
 def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """Curves of the newest results over batch size, and the numbers of one batch size side by side.
 
-    Raises
-    ------
-    UsageError
-        Nothing matches, or a chosen value does not exist.
+    Raises `UsageError` if nothing matches, or a chosen value does not exist.
     """
     metrics = _metrics(frame)
     if question.metric not in metrics:
@@ -112,10 +109,7 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
 def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """Findings about the chosen results, the most important first.
 
-    Raises
-    ------
-    UnknownNameError
-        Nothing has a value that is chosen.
+    Raises `UnknownNameError` if nothing has a value that is chosen.
     """
     from mlflow_ngraph.analysis.findings import find
 

@@ -42,13 +42,7 @@ class Query:
 
     @classmethod
     def of(cls, given: MultiDict[str, str]) -> Query:
-        """Parse the query of an address.
-
-        Raises
-        ------
-        UsageError
-            Something is not of its kind.
-        """
+        """Parse the query of an address. Raises `UsageError` if something is not of its kind."""
         batch = given.get("batch")
         if batch and not batch.isdecimal():
             raise UsageError(f"batch: expected a whole number, found {batch!r}")
@@ -67,10 +61,7 @@ class Query:
     def select(self, frame: pd.DataFrame, *, but: str = "") -> pd.DataFrame:
         """Select the matching rows, ignoring the criterion ``but``.
 
-        Raises
-        ------
-        UnknownNameError
-            Nothing has a value that is chosen.
+        Raises `UnknownNameError` if nothing has a value that is chosen.
         """
         mask = pd.Series(True, frame.index)
         for name, values in self._chosen(but):
