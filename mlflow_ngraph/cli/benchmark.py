@@ -259,10 +259,7 @@ def show_outcome(
 ) -> None:
     """Print the results, best first, where they are recorded, and conclusions.
 
-    Parameters
-    ----------
-    tracking_uri, experiment : str | None
-        As they were given, for the command that records the study later.
+    ``tracking_uri`` and ``experiment`` are as they were given, for the command that records the study later.
     """
     from mlflow_ngraph.analysis.closing import answers
     from mlflow_ngraph.tables import races
