@@ -26,6 +26,7 @@ from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, 
 from mlflow_ngraph.engines.package import Package, check_spec, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file, transfer
+from mlflow_ngraph.tracking.model_registry import model_id_of
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.transfer import ArtifactStore, FilePart
 
@@ -43,7 +44,6 @@ _MOST_OF_OTHERS = 32 << 20
 """Bytes of the files that make an engine a model of MLflow; the manifest has no size of them."""
 _TIMEOUT_S = 30.0
 _VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))$")
-_SOURCE = re.compile(r"(?:^models:/|/models/)(?P<id>m-[0-9a-f]{32})(?:$|/)")
 _MODEL = re.compile(r"(?:models:/)?(?P<id>m-[0-9a-f]{32})$")
 
 
@@ -135,9 +135,7 @@ def locate(uri: str, tracking_uri: str) -> Remote:
 
 
 def _of_version(client: MlflowClient, version: ModelVersion, uri: str, tracking_uri: str) -> Remote:
-    # The field is filled by some ways to register a model only; the source names the model in all of them.
-    source = _SOURCE.search(version.source or "")
-    model_id = version.model_id or (source["id"] if source else None)
+    model_id = model_id_of(version)
     if not model_id:
         raise EngineError(f"{uri} is no engine: it was not registered from a LoggedModel")
     remote = of_model(client.get_logged_model(model_id), tracking_uri)
