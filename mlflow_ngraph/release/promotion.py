@@ -176,7 +176,7 @@ def _champion(
     except EngineError as error:
         return _Champion(number, None, None, f"cannot be read: {error}")
     except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+        if error.error_code != connection.NO_SUCH:
             raise
         return _Champion(number, None, None, "has lost its LoggedModel")
     return _Champion(number, engine, champions.best(engine.cells, metric, batch), "")

@@ -50,7 +50,7 @@ IN_TIME = {
 """The same while a study, and a person, waits: MLflow's own would be patient for minutes at every request."""
 FORBIDDEN = "PERMISSION_DENIED"
 NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
-"""MLflow's code of the error about a run that ``mlflow gc`` has removed."""
+"""MLflow's code of the error about what does not exist, such as a run that ``mlflow gc`` has removed."""
 _BYTES_PER_S = 2e6
 """Least upload speed of a server, which passes files on to their store before it answers."""
 _LONGEST_MESSAGE = 300

@@ -160,7 +160,7 @@ class Registry:
         try:
             return dict(self._client.get_registered_model(name).aliases)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            if error.error_code != connection.NO_SUCH:
                 raise
             return {}
 

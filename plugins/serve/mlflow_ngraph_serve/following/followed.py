@@ -62,7 +62,7 @@ class FollowedAlias:
                 client.delete_model_version_tag(self.name, version, tag)
             except MlflowException as error:
                 # The version may have been deleted since.
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                if error.error_code != connection.NO_SUCH:
                     raise
 
     def _client(self) -> MlflowClient:
