@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -106,11 +105,6 @@ def listed(paths: Collection[str], list_folder: ListFolder) -> dict[str, int | N
         if not file.is_dir
     }
     return {path: found.get(path) for path in paths}
-
-
-def digest(path: Path) -> str:
-    """The sha256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _text(path: Path, text: str) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph import addresses
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.engines.files import damage
+from mlflow_ngraph.engines.files import damage, sha256
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.execute.record import EngineRecord, Place, StudyRecord
 from mlflow_ngraph.tracking import connection, description, engine_log, files, recorded, schema, views
@@ -176,7 +176,7 @@ class Recorder:
                     self.client.log_artifacts(study.run_id, str(target))
                 files.require_stored(target, partial(self.client.list_artifacts, study.run_id))
                 # Last, so that whoever reads the tag finds the table that it speaks of.
-                digest = files.digest(target / schema.Artifact.RESULTS)
+                digest = sha256(target / schema.Artifact.RESULTS)
                 self.client.set_tag(study.run_id, Tag.RESULTS_SHA256, digest)
             self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
             run = self.client.get_run(study.run_id)
