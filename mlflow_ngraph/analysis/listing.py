@@ -24,7 +24,7 @@ from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 if TYPE_CHECKING:
     import requests
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
 GIT_COMMIT, USER = "mlflow.source.git.commit", "mlflow.user"
 PARALLEL = 8
@@ -93,11 +93,7 @@ class Server:
     def experiments(self) -> list[str]:
         """Names of all experiments that are not deleted."""
         with self.talking():
-            return [experiment.name for experiment in self._experiments()]
-
-    def _experiments(self) -> list[Experiment]:
-        found: list[Experiment] = connection.every(lambda token: self.client.search_experiments(page_token=token))
-        return found
+            return list(connection.experiments(self.client).values())
 
     def study_run(self, run_id: str) -> ListedRun:
         """Find a study run by its id or by the id of a lane run. Raises `TrackingError` if there is none."""
@@ -173,12 +169,8 @@ class Server:
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.ok else []
 
     def _existing_by_client(self, lane_runs: Sequence[str]) -> list[str]:
-        from mlflow.utils.credentials import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request
-
         asked = {"run_id": lane_runs, "metric_key": _IN_EVERY_LANE}
-        creds = get_default_host_creds(self.uri)
-        answer: Any = http_request(creds, _HISTORIES, "GET", raise_on_status=False, params=asked)
+        answer = connection.get(self.uri, _HISTORIES, asked)
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.status_code == 200 else []
 
     def _existing_by_database(self, lane_runs: Sequence[str]) -> list[str]:
@@ -244,7 +236,7 @@ class Server:
 
     def _from_client(self) -> list[ListedRun]:
         with self.talking():
-            names = {experiment.experiment_id: experiment.name for experiment in self._experiments()}
+            names = connection.experiments(self.client)
             runs: list[Run] = connection.every(
                 lambda token: self.client.search_runs(
                     list(names), _STUDIES, max_results=_RUNS_AT_ONCE, page_token=token

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -20,11 +20,11 @@ from filelock import FileLock
 
 from mlflow_ngraph import user_cache
 from mlflow_ngraph.addresses import HIDDEN, redacted, shown
-from mlflow_ngraph.errors import TrackingError, UnreachableError
+from mlflow_ngraph.errors import TrackingError, UnknownNameError, UnreachableError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
     from mlflow.store.entities import PagedList
 
 T = TypeVar("T")
@@ -233,6 +233,19 @@ def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
         seen.add(token)
 
 
+def experiments(client: MlflowClient, named: Sequence[str] | None = None) -> dict[str, str]:
+    """Names of experiments by their ids: of those that are named, or of all that are not deleted.
+
+    Raises `UnknownNameError` if there is none of a name.
+    """
+    found: list[Experiment] = every(lambda token: client.search_experiments(page_token=token))
+    names = {experiment.experiment_id: experiment.name for experiment in found}
+    for name in named or ():
+        if name not in names.values():
+            raise UnknownNameError("experiment", name, names.values())
+    return {key: name for key, name in names.items() if not named or name in named}
+
+
 def kept_run(client: MlflowClient, run_id: str) -> Run:
     """Get a run that is not deleted. Raises `TrackingError` if it is in MLflow's trash."""
     run = client.get_run(run_id)
@@ -286,26 +299,28 @@ def _probe_database(tracking_uri: str) -> None:
         engine.dispose()
 
 
+def get(tracking_uri: str, path: str, params: Any = None) -> Any:
+    """A server's answer to a request that MLflow's client has no method for, whatever its status."""
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    return http_request(get_default_host_creds(tracking_uri), path, "GET", raise_on_status=False, params=params)
+
+
 def server_version(tracking_uri: str) -> str | None:
     """The version of MLflow that serves ``tracking_uri``; None when the server does not tell."""
     if not is_server(tracking_uri):
         import mlflow
 
         return str(mlflow.__version__)
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    answer: Any = http_request(get_default_host_creds(tracking_uri), "/version", "GET", raise_on_status=False)
+    answer = get(tracking_uri, "/version")
     return str(answer.text).strip() if answer.status_code == 200 else None
 
 
 def server_time(tracking_uri: str) -> float:
     """Time of a server in Unix seconds; by this machine's clock where it does not tell."""
     if is_server(tracking_uri):
-        from mlflow.utils.credentials import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request
-
-        answer: Any = http_request(get_default_host_creds(tracking_uri), "/version", "GET", raise_on_status=False)
+        answer = get(tracking_uri, "/version")
         with suppress(TypeError, ValueError):
             return parsedate_to_datetime(answer.headers.get("Date")).timestamp()
     return time.time()

@@ -8,13 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
 State = Literal["dead", "alive", "unknown"]
 _LATEST_S = 4e9
@@ -53,16 +52,11 @@ class RunningRuns:
     def find(self, experiments: Sequence[str] | None = None) -> list[RunningRun]:
         """Those of studies, then of lanes. Raises `UnknownNameError` if an experiment does not exist."""
         with connection.talking(self._uri, "read which runs there are", connection.RECORDING):
-            known: list[Experiment] = connection.every(lambda token: self._client.search_experiments(page_token=token))
-            names = {experiment.experiment_id: str(experiment.name) for experiment in known}
-            for name in experiments or ():
-                if name not in names.values():
-                    raise UnknownNameError("experiment", name, names.values())
-            ids = [key for key, name in names.items() if not experiments or name in experiments]
+            names = connection.experiments(self._client, experiments)
             now = connection.server_time(self._uri)
-            studies = {run.info.run_id: run for run in self._running(ids, Kind.STUDY)}
+            studies = {run.info.run_id: run for run in self._running(list(names), Kind.STUDY)}
             found = [self._judged(run, run, names, now) for run in studies.values()]
-            for lane in self._running(ids, Kind.LANE):
+            for lane in self._running(list(names), Kind.LANE):
                 parent = studies.get(lane.data.tags.get(Tag.PARENT, "")) or self._parent(lane)
                 found.append(self._judged(lane, parent, names, now))
         return found

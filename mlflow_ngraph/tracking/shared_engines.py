@@ -20,7 +20,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, LoggedModel
+    from mlflow.entities import LoggedModel
 
     from mlflow_ngraph.engines.manifest import Manifest
 
@@ -58,9 +58,7 @@ class ServerEngines:
     @cached_property
     def _experiment_ids(self) -> list[str]:
         """All experiments; asked for once, and not for every engine of a study."""
-        client = self._client
-        experiments: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
-        return [experiment.experiment_id for experiment in experiments]
+        return list(connection.experiments(self._client))
 
     def _candidates(self, key: str) -> list[LoggedModel]:
         """LoggedModels with this key whose files are complete, the newest first."""
