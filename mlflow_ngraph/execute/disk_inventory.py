@@ -107,7 +107,7 @@ def _why_it_stays(study: Path) -> str:
     try:
         if study_directories.end(study) == "open":
             return "it did not come to its end"
-        return "" if study_directories.is_recorded(study) else "it is not recorded"
+        return "" if study_directories.recorded_as(study) else "it is not recorded"
     except JournalError:
         return "its journal is damaged"
 

@@ -192,11 +192,6 @@ def recorded(root: Path) -> Iterator[str]:
                 yield run_id
 
 
-def is_recorded(directory: Path) -> bool:
-    """Return True when a server has all of a study, according to its journal."""
-    return bool(recorded_as(directory))
-
-
 def unrecorded(root: Path) -> list[Path]:
     """Idle studies that no server has completely, oldest first."""
     waiting = {}
@@ -213,7 +208,7 @@ def unrecorded(root: Path) -> list[Path]:
 def _lacks_recording(directory: Path) -> bool:
     """Damaged ones count: recording them reports the damage."""
     try:
-        return journal.first(directory) is not None and not is_recorded(directory)
+        return journal.first(directory) is not None and not recorded_as(directory)
     except JournalError:
         return True
 

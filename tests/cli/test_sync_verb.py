@@ -227,7 +227,7 @@ def test_a_watch_ends_by_a_signal(measured: Path, sqlite_uri: str, tmp_path: Pat
     assert process.stdout.readline() == "recorded one\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
-    assert study_directories.is_recorded(home / "studies/one")
+    assert study_directories.recorded_as(home / "studies/one")
 
 
 @pytest.mark.parametrize("arguments", [["one", "--all"], ["--watch", "--json"], ["--watch", "--every", "soon"]])
