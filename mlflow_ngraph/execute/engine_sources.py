@@ -93,7 +93,7 @@ class EngineJobs:
         self._parameters = materials["info"]["parameters"] or self._parameters
         for engines in self._lanes:
             lane, engines.impure = engines.lane, materials["behaviour"]["impure"]
-            for group in engines.groups([fixed] if fixed is not None else list(lane.batch_sizes)):
+            for group in engines.compiler.engines([fixed] if fixed is not None else list(lane.batch_sizes)):
                 if self._wanted[lane.id].intersection(group) and not set(group) <= engines.made.keys():
                     key = engines.key(group, materials)
                     if not self._of_before(engines, key) and not engines.take(group, key):

@@ -39,10 +39,6 @@ class _TrialTooLong(Exception):  # noqa: N818 - what was found, and no fault
         self.seconds = seconds
 
 
-def _seconds(answer: Built) -> float:
-    return answer["seconds"]
-
-
 class LaneEngines:
     """Provides the engines of one lane.
 
@@ -87,10 +83,6 @@ class LaneEngines:
     def key(self, batch_sizes: Sequence[int], materials: Mapping[str, Any]) -> str:
         """Key of the engine compiled from these materials on this machine."""
         return key.recipe(self.compiler, Target(**self.target), batch_sizes, materials).key()
-
-    def groups(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
-        """Partition batch sizes into the groups that share an engine."""
-        return self.compiler.engines(batch_sizes)
 
     def unsupported(self) -> str | None:
         """Reason why the compiler does not support this lane, or None."""
@@ -159,7 +151,7 @@ class LaneEngines:
             "build",
             limits.compile_seconds + (limits.search_seconds if self.compiler.searches else 0.0),
             on_stage=self._say(batch_sizes[0], "build"),
-            accounted=_seconds,
+            accounted=lambda result: float(result["seconds"]),
             compiler=self.lane.compiler,
             flags=dict(self.lane.flags),
             materials=str(paths.materials(self.lane.workload)),

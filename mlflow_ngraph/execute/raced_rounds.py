@@ -207,13 +207,11 @@ class RacedRounds(Rounds):
         self._race.measured((runner.session, number), cell, timed)
         self._limits.add_slice(cell, {"session": runner.session, "round": number, **taken})
 
-    def _step(self, starter: Starter, step: Callable[[], object]) -> bool:
+    def _step(self, starter: Starter, step: Callable[[], object]) -> None:
         """Run a step of a cell; a failure removes it from the race."""
-        if self._attempt(starter.runner, starter.batch, step):
-            return True
-        if self._on_track.pop(starter.cell, None) is not None:
+        failed = not self._attempt(starter.runner, starter.batch, step)
+        if failed and self._on_track.pop(starter.cell, None) is not None:
             self._bar(starter.cell)
-        return False
 
     def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
         cell = runner.lane.cell(batch)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError, UnsupportedError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlflow_ngraph.compilers.base import Engine
-    from mlflow_ngraph.execute.answers import VerifyAnswer
     from mlflow_ngraph.workloads.output_scales import Band
 
 Arrays = Sequence["NDArray[Any]"]
@@ -72,10 +71,6 @@ class Verification:
     """The outputs vary with the inputs by less than the precision's tolerance: any would have passed."""
     kept: str = ""
     """File with the inputs of the disagreement, relative to its directory."""
-
-    def as_answer(self) -> VerifyAnswer:
-        """Fields for JSON."""
-        return cast("VerifyAnswer", asdict(self))
 
     def note_judged(self, judged: set[int], outputs: int) -> None:
         """Count the outputs that some input has judged."""

@@ -191,9 +191,7 @@ class Worker:
             engine.close()
         if verification.problem and (cause := compiler.known_cause(source, batch, target)):
             verification.problem += f" ({cause})"
-        answer: VerifyAnswer = {"load_s": load_s}
-        answer.update(verification.as_answer())
-        return answer
+        return cast("VerifyAnswer", {"load_s": load_s, **asdict(verification)})
 
     def _load(self, command: Command) -> LoadAnswer:
         from mlflow_ngraph import parity, process_memory

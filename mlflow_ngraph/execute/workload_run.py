@@ -57,7 +57,7 @@ class WorkloadRun:
         needed = {engines.lane.id: self._cells.wanted(engines.lane) for engines in self._lanes}
         EngineJobs(self._session, self._workload, self._lanes, needed, self._before, pool, self._cells.fail).begin()
 
-    def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float = 1.0) -> None:
+    def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float) -> None:
         """Measure every missing cell with an engine, and record the cells that time did not allow. Nothing else may
         compute meanwhile.
 
