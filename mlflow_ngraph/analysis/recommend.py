@@ -30,8 +30,8 @@ from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
 _AT_RATE = "latency-at-rate"
-_PULL = ("mlflow-ngraph", "engine", "pull")
 """Objective that needs a rate."""
+_PULL = ("mlflow-ngraph", "engine", "pull")
 Floats = NDArray[np.float64]
 
 COLUMNS = (
