@@ -46,12 +46,12 @@ def printed(*parts: Part) -> str:
     return stream.getvalue()
 
 
-def write(text: str, target: str | None) -> None:
+def write(content: str | bytes, target: str | None) -> None:
     """Print, or write to a file; raises `UsageError` if it cannot be written."""
     if not target:
-        click.echo(text, nl=False)
+        click.echo(content, nl=False)
         return
     try:
-        Path(target).write_text(text, encoding="utf-8")
+        Path(target).write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
