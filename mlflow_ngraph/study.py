@@ -286,7 +286,6 @@ class Study(Section):
 
     @property
     def baseline_label(self) -> str:
-        """Label of the baseline compiler."""
         return baseline_labels(self.baseline, self.compilers)[0]
 
     @property

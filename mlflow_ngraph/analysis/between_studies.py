@@ -41,7 +41,6 @@ class Between:
     studies: int
 
     def to_plain(self, machine: Machine) -> dict[str, Any]:
-        """Plain values for JSON."""
         device, fingerprint = machine
         return {
             "device": device,

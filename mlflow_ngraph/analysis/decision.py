@@ -55,7 +55,6 @@ class Answer:
     row: Mapping[str, Any] | None
     """Row of the cell; None without any."""
     figure: str
-    """Figure of the cell."""
     gains: Sequence[Gain]
     """Speed-ups of its compiler by batch size, its own first; empty where the objective is not related to them."""
     equals: Sequence[Mapping[str, Any]]
@@ -90,7 +89,6 @@ class Answer:
         return [rival for rival in self.rivals if not rival.same_choice] or self.rivals
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "workload": self.workload,
             "label": self.label,

@@ -120,7 +120,6 @@ class Server:
         return artifact_stores.run_file(run.artifact_uri, Artifact.RESULTS, self.uri)
 
     def reload(self, run: ListedRun) -> ListedRun:
-        """Reload a run."""
         return _of_client(self.client.get_run(run.run_id), run.experiment)
 
     def deleted(self, lane_runs: Collection[str], experiment_ids: Collection[str]) -> frozenset[str]:

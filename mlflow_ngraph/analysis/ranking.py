@@ -68,13 +68,11 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Name for people."""
         row = self.row
         return f"{row['label']} by {row['compiler_label']}, {row['precision']}, batch {row['batch']}"
 
     @property
     def value(self) -> float:
-        """Figure of the objective."""
         return float(self.row[self.metric])
 
     def figure(self, metric: str) -> tuple[float, float | None, float | None] | None:
@@ -108,7 +106,6 @@ class Ranking:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "metric": self.candidates[0].metric,
             "rows": [dict(candidate.row) for candidate in self.candidates],
@@ -120,7 +117,6 @@ class Ranking:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Ranking:
-        """Inverse of `to_plain`."""
         metric = str(content["metric"])
         rivals = tuple(Rival(**rival) for rival in content["rivals"])
         candidates = tuple(Candidate(row, metric) for row in content["rows"])

@@ -32,7 +32,6 @@ class Recomputed:
     figures: int
     """Number of compared figures."""
     samples: int
-    """Number of raw samples."""
     finished: bool
     """False where the journal ends before the study does."""
     differences: pd.DataFrame

@@ -53,7 +53,6 @@ class Selection:
     compilers: Sequence[str] = ()
     """Names, with or without flags."""
     precisions: Sequence[str] = ()
-    """Requested precisions."""
     batch_sizes: Sequence[int] = ()
     studies: Sequence[str] = ()
     """Names, ids, or ids of study runs."""

@@ -34,7 +34,6 @@ class NamedStudy:
 
     @property
     def text(self) -> str:
-        """Description of the choice."""
         place = f"{self.back} before the latest" if self.back else "the latest"
         return f"{f'{place} of {self.runs} studies, ' if self.runs > 1 else ''}{self.study_id}"
 

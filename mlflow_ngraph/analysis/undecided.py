@@ -53,7 +53,6 @@ class Rival:
 
     @property
     def clause(self) -> str:
-        """Clause for people."""
         if self.ratio is not None:
             found = _FOUND.get(self.how, "")
             if self.ratio_ci_low is None or self.ratio_ci_high is None:
@@ -66,7 +65,6 @@ class Rival:
         return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} but is {self.row['verdict']}"
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {**vars(self), "row": dict(self.row)}
 
 

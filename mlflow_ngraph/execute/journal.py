@@ -160,7 +160,6 @@ class Reader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lines = 0
-        """Number of lines read."""
         self._offset = 0
         self._check = ""
 

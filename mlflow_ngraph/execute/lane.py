@@ -71,12 +71,10 @@ class LaneRunner:
 
     @property
     def engines(self) -> Mapping[int, EngineRecord]:
-        """Engines by batch size."""
         return self._engines.made
 
     @property
     def overhead_s(self) -> float:
-        """Seconds of the processes that belong to no named stage."""
         return self._process.overhead_s + sum(twin.overhead_s for twin in self.twins)
 
     def twin(self) -> LaneRunner:
@@ -94,7 +92,6 @@ class LaneRunner:
         self._process.settle()
 
     def evict(self, batch: int, reason: str) -> None:
-        """Remove a failed engine from the cache."""
         self._engines.evict(batch, reason)
 
     def load(self, batch: int, *, continued: bool = False) -> Loaded:

@@ -38,7 +38,6 @@ class RaceLimits:
         self._broken: dict[str, Limit] = {}
 
     def add_slice(self, cell: str, taken: dict[str, Any]) -> None:
-        """Add a slice of a cell."""
         if self._limits:
             self._slices[cell].append(taken)
 

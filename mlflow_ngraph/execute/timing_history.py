@@ -43,17 +43,14 @@ class Duration:
 
     @property
     def seconds(self) -> float:
-        """Expected seconds."""
         return sum(self.parts.values())
 
     @property
     def low(self) -> float:
-        """Lower bound."""
         return self._end(lambda factor: 1 - 1 / factor, -1)
 
     @property
     def high(self) -> float:
-        """Upper bound."""
         return self._end(lambda factor: factor - 1, 1)
 
     def share(self, source: Source) -> float:
@@ -61,7 +58,6 @@ class Duration:
         return self.parts.get(source, 0.0) / self.seconds if self.seconds else 0.0
 
     def times(self, factor: float) -> Duration:
-        """Multiply by a factor."""
         return Duration({source: factor * seconds for source, seconds in self.parts.items()})
 
     def __add__(self, other: Duration) -> Duration:

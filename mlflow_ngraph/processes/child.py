@@ -117,14 +117,12 @@ class Child:
         self.cpu_s: float | None = None
         """CPU seconds of the process and its awaited children, once it has ended."""
         self._code: int | None = None
-        """Exit code."""
         self._warden = warden
         self._buffer = b""
         self._result: Any = None
         self._failure: NGraphError | None = None
         """The error that `finish` raises."""
         self._answered = time.perf_counter()
-        """Time of the last answer."""
         stdin, commands = os.pipe()
         answers, stdout = os.pipe()
         self._stdin: IO[bytes] = os.fdopen(commands, "wb")

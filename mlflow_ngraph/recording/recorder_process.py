@@ -73,7 +73,6 @@ class RecorderProcess:
         self._begin("follow", directory=str(directory.absolute()), events=events)
 
     def open(self) -> None:
-        """Create or continue the run of the study."""
         self._begin("open")
 
     def resync(self) -> None:
@@ -81,7 +80,6 @@ class RecorderProcess:
         self._begin("resync")
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
-        """Record the finished lanes of a workload."""
         self._patience_left_s = self._patience_s
         self._child.poll()
         self._begin("workload", workload=workload, lanes=list(lane_ids))

@@ -73,16 +73,13 @@ class Recorder:
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or may have been."""
         self.notes: list[str] = []
-        """Remarks about the record."""
 
     @cached_property
     def tracking_uri(self) -> str:
-        """Address of the store that this recorder writes to."""
         return connection.resolve_uri(self._asked_uri)
 
     @cached_property
     def client(self) -> MlflowClient:
-        """Client of all requests."""
         return self._through(connection.connect(self.tracking_uri))
 
     def preflight(self) -> None:

@@ -125,7 +125,6 @@ class StudyRuns:
         return study
 
     def _known(self, experiment_id: str, key: str) -> list[Run]:
-        """The runs of a record."""
         return every(lambda token: self._client.search_runs([experiment_id], _query(key), page_token=token))
 
     def _former(self, record: StudyRecord) -> Experiment | None:
