@@ -84,11 +84,7 @@ def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
     slices = repetitions.groupby(_SLICE, sort=False)
     processes = repetitions.groupby(["session", "loading"], sort=False)
     durations = repetitions["duration_ns"].to_numpy(float)
-    parts = components(
-        durations,
-        slices.ngroup().to_numpy(np.int64),
-        processes.ngroup().to_numpy(np.int64),
-    )
+    parts = components(durations, slices.ngroup().to_numpy(np.int64), processes.ngroup().to_numpy(np.int64))
     units = {"process": processes.ngroups, "slice": slices.ngroups, "repetition": len(repetitions)}
     found: dict[str, Any] = {f"{level}_units": count for level, count in units.items()}
     for level, part in parts.items():

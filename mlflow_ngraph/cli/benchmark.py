@@ -17,13 +17,7 @@ from mlflow_ngraph.cli import output, study_plan, tables
 from mlflow_ngraph.cli.filters import bound_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
-from mlflow_ngraph.errors import (
-    DependencyError,
-    DeviceBusyError,
-    DeviceError,
-    UnknownNameError,
-    UsageError,
-)
+from mlflow_ngraph.errors import DependencyError, DeviceBusyError, DeviceError, UnknownNameError, UsageError
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
 
 if TYPE_CHECKING:

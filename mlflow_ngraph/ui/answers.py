@@ -46,12 +46,7 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
         "batches": [int(size) for size in sorted(frame["batch"].dropna().unique())],
         "workloads": list(_workloads(frame)),
         "metrics": [
-            {
-                "name": name,
-                "unit": metric.unit,
-                "better": metric.better,
-                "meaning": metric.meaning,
-            }
+            {"name": name, "unit": metric.unit, "better": metric.better, "meaning": metric.meaning}
             for name, metric in _metrics(frame).items()
             if frame[name].notna().any()
         ],
