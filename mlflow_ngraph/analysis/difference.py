@@ -17,7 +17,7 @@ from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
-from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
+from mlflow_ngraph.errors import TrackingError, UsageError, require_known
 from mlflow_ngraph.estimates import ALPHA, WIDEST
 from mlflow_ngraph.metrics import Metric
 from mlflow_ngraph.tables import baselines
@@ -111,8 +111,8 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> Described:
         raise UsageError(f"one run is of a {left.kind}, the other of a {right.kind}: name two of one kind")
     keys = ["batch"] if left.kind == Kind.LANE else [*_LANE, "batch"]
     both = pd.concat([left.frame, right.frame], ignore_index=True)
-    if metric not in (metrics := metrics_of(both)):
-        raise UnknownNameError("metric", metric, metrics)
+    metrics = metrics_of(both)
+    require_known("metric", [metric], metrics)
     pairs = _pairs(both, len(left.frame), keys)
     rows = [
         *_unequal("study", {**left.study, "git_commit": left.commit}, {**right.study, "git_commit": right.commit}),

@@ -17,7 +17,7 @@ from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.devices.registry import accelerator
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import PROFILE, Metric, is_complement
 from mlflow_ngraph.tables import baselines, distinct
@@ -126,9 +126,7 @@ def gate(
     metrics = metrics_of(both)
     preferred = [name for name in _PREFERRED if name in metrics]
     asked = list(thresholds) or [Threshold(name, DEFAULT) for name in preferred]
-    for threshold in asked:
-        if threshold.metric not in metrics:
-            raise UnknownNameError("metric", threshold.metric, metrics)
+    require_known("metric", (threshold.metric for threshold in asked), metrics)
     bounds = {threshold.metric: threshold.bound(metrics[threshold.metric]) for threshold in asked}
     keys = _keys(candidate, baseline, across_machines)
     count = len(candidate.frame)

@@ -13,7 +13,7 @@ from mlflow_ngraph.analysis import cells, significance
 from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.described import Described
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.metrics import is_complement
 from mlflow_ngraph.tables import baselines, distinct
 from mlflow_ngraph.tables.columns import metrics_of
@@ -41,8 +41,7 @@ def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> Descr
     or the metric refers to several baselines.
     """
     metrics = metrics_of(frame)
-    if metric not in metrics:
-        raise UnknownNameError("metric", metric, metrics)
+    require_known("metric", [metric], metrics)
     newest = _row(frame, cell)
     frame, newest["workload"] = distinct.by_name(frame), CONTENT.sub("", newest["workload"])
     keys = [name for name in ALIKE if name in frame.columns]

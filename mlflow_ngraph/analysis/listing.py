@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import addresses, documents
-from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.errors import require_known
 from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 
@@ -293,8 +293,7 @@ def find(
     missing = set(experiments) - {listed.experiment for runs in by_server.values() for listed in runs}
     if missing:
         known = {name for server in servers for name in server.experiments()}
-        for name in sorted(missing - known):
-            raise UnknownNameError("experiment", name, known)
+        require_known("experiment", sorted(missing), known)
     kept = {uri: [listed for listed in runs if listed.experiment in experiments] for uri, runs in by_server.items()}
     return FoundRuns(servers, kept, by_server)
 

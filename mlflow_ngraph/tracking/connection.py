@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from mlflow_ngraph import user_cache
 from mlflow_ngraph.addresses import HIDDEN, redacted, shown
-from mlflow_ngraph.errors import TrackingError, UnknownNameError, UnreachableError
+from mlflow_ngraph.errors import TrackingError, UnreachableError, require_known
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -240,9 +240,7 @@ def experiments(client: MlflowClient, named: Sequence[str] | None = None) -> dic
     """
     found: list[Experiment] = every(lambda token: client.search_experiments(page_token=token))
     names = {experiment.experiment_id: experiment.name for experiment in found}
-    for name in named or ():
-        if name not in names.values():
-            raise UnknownNameError("experiment", name, names.values())
+    require_known("experiment", named or (), names.values())
     return {key: name for key, name in names.items() if not named or name in named}
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import compare
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.metrics import NOISE, Metric, is_uncertainty
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import metrics_of
@@ -59,8 +59,7 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     Raises `UsageError` if nothing matches, or a chosen value does not exist.
     """
     metrics = _metrics(frame)
-    if question.metric not in metrics:
-        raise UnknownNameError("metric", question.metric, metrics)
+    require_known("metric", [question.metric], metrics)
     metric = metrics[question.metric]
     shown = question.select(frame)
     if shown.empty:
