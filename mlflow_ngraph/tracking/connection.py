@@ -256,14 +256,10 @@ def kept_run(client: MlflowClient, run_id: str) -> Run:
 
 def is_deleted(client: MlflowClient, run_id: str) -> bool:
     """True if a run is in MLflow's trash, or removed from there by ``mlflow gc``."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return bool(client.get_run(run_id).info.lifecycle_stage != "active")
-    except MlflowException as error:
-        if error.error_code != NO_SUCH:
-            raise
-        return True
+    kept = False
+    with unless_gone():
+        kept = client.get_run(run_id).info.lifecycle_stage == "active"
+    return not kept
 
 
 def require_id(made: str) -> None:
@@ -275,12 +271,16 @@ def require_id(made: str) -> None:
         raise UnreachableError("the tracking server answered without the id of what it was to make")
 
 
-def done_already(remove: Callable[[], object]) -> None:
-    """Remove something that may be gone: MLflow's client repeats a request whose answer was lost."""
+@contextmanager
+def unless_gone() -> Iterator[None]:
+    """Run a block about something that may be gone: MLflow's client repeats a request whose answer was lost.
+
+    The block ends where the server has no such thing.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
-        remove()
+        yield
     except MlflowException as error:
         if error.error_code != NO_SUCH:
             raise

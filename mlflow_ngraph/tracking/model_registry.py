@@ -155,14 +155,10 @@ class Registry:
 
     def _aliases(self, name: str) -> dict[str, str]:
         """The versions by alias; none where there is no such registered model."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return dict(self._client.get_registered_model(name).aliases)
-        except MlflowException as error:
-            if error.error_code != connection.NO_SUCH:
-                raise
-            return {}
+        aliases: dict[str, str] = {}
+        with connection.unless_gone():
+            aliases.update(self._client.get_registered_model(name).aliases)
+        return aliases
 
     def make(self, name: str) -> None:
         """Make a registered model if there is none."""

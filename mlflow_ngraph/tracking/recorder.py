@@ -226,7 +226,8 @@ class Recorder:
             else:
                 # Its figures are those of the table until the study is closed: nobody has withdrawn them.
                 self.client.set_tag(run.info.run_id, Tag.RESUMED_BY, study.run_id)
-                connection.done_already(partial(self.client.delete_run, run.info.run_id))
+                with connection.unless_gone():
+                    self.client.delete_run(run.info.run_id)
         if kept is None:
             tags = {**study.context_tags, **content.tags, Tag.CONTENT: digest, Tag.PARENT: study.run_id}
             kept = self.client.create_run(study.experiment_id, content.start_ms, tags, content.name)

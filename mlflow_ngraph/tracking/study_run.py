@@ -11,7 +11,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.addresses import shown
@@ -168,7 +167,8 @@ class StudyRuns:
             run_id, params=params, tags=[RunTag(name, value) for name, value in tags.items()], synchronous=True
         )
         if Tag.RESUMED_BY in run.data.tags:
-            connection.done_already(lambda: self._client.delete_tag(run_id, Tag.RESUMED_BY))
+            with connection.unless_gone():
+                self._client.delete_tag(run_id, Tag.RESUMED_BY)
         if run.info.status != "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
 
@@ -182,7 +182,8 @@ class StudyRuns:
                 _require_left(other, heartbeat)
             except TrackingError:
                 if new:
-                    connection.done_already(lambda: self._client.delete_run(run_id))
+                    with connection.unless_gone():
+                        self._client.delete_run(run_id)
                 raise
 
     def _take_over(self, study: StudyRun, known: list[Run], *, handed_over: bool) -> None:
@@ -201,7 +202,8 @@ class StudyRuns:
                 if run.data.tags.get(Tag.RESUMED_BY) != study.run_id:
                     self._client.set_tag(run_id, Tag.RESUMED_BY, study.run_id)
             else:
-                connection.done_already(partial(self._client.delete_run, run_id))
+                with connection.unless_gone():
+                    self._client.delete_run(run_id)
                 continue
             if run.info.status == "RUNNING":
                 self._client.set_terminated(run_id, "KILLED")
