@@ -6,7 +6,8 @@ root of the repository.
 *Refused*: an engine has the verdict ``parity_failed``, and its error against float64 is within four times the larger of eager
 execution's, that of the same sums taken term by term, and that of rounding to steps a little later or earlier in any one place.
 *Beyond*: it is refused, and its error is larger. *Not found*: a model with a planted fault (a wrong scale, a zero point off by one, a bias that is missing, an overflow
-in half) is given as an engine of the right one, and the verdict is none against it. Of long sums there are half as many graphs. Exit code 1:
+in half) is given as an engine of the right one, and the verdict is none against it. Of long sums there are half as many graphs.
+Quantised weights have 7 bits where products of 8 saturate, as runtimes ask for on such processors. Exit code 1:
 an engine was refused, or a fault not found.
 """
 
@@ -33,6 +34,7 @@ from support.graph_verdicts import Said, prepared, said
 from support.low_precision_onnx import BATCH, FAULTS, KINDS, faulty, in_turn, low_precision_graph
 
 from mlflow_ngraph import parity
+from mlflow_ngraph.compilers.host import saturates_8_bit
 from mlflow_ngraph.errors import NGraphError
 
 COMPILERS = ("identity", "onnxruntime", "openvino")
@@ -93,7 +95,7 @@ def graph(item: str, compilers: Sequence[str]) -> dict[str, Any]:
         fault = kind.replace("-", " ")
         if fault in FAULTS:
             return {FOUND_BY: _planted(fault, int(seed), directory)}
-        model = low_precision_graph(kind, int(seed))
+        model = low_precision_graph(kind, int(seed), narrow=saturates_8_bit())
         source = prepared(model, directory, BATCH)
         return {name: _told(said(source, name, directory / name, BATCH), model, kind) for name in compilers}
     except NGraphError as error:

@@ -26,10 +26,11 @@ import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
+from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord, StudyRecord
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tables.results import from_record as table_of
-from mlflow_ngraph.tracking import connection, files
+from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.content import Content, lane_content, study_content
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 from mlflow_ngraph.verdicts import Verdict
@@ -199,7 +200,7 @@ def seed_database(uri: str, experiment: str, records: Iterator[StudyRecord]) -> 
         target = _directory(place.artifact_location) / runs[0].run_id / "artifacts"
         target.mkdir(parents=True)
         table.to_parquet(target / Artifact.RESULTS, index=False)
-        runs[0].tags[Tag.RESULTS_SHA256] = files.digest(target / Artifact.RESULTS)
+        runs[0].tags[Tag.RESULTS_SHA256] = sha256(target / Artifact.RESULTS)
         rows: dict[Any, list[dict[str, Any]]] = {
             models.SqlRun: [_run_row(run, place) for run in runs],
             models.SqlTag: [
@@ -270,7 +271,7 @@ def seed_server(uri: str, experiment: str, records: Iterator[StudyRecord], write
             path = Path(directory, Artifact.RESULTS)
             table_of(record, ids[0], lanes).to_parquet(path, index=False)
             client.log_artifact(ids[0], str(path))
-            client.log_batch(ids[0], tags=[RunTag(Tag.RESULTS_SHA256, files.digest(path))], synchronous=True)
+            client.log_batch(ids[0], tags=[RunTag(Tag.RESULTS_SHA256, sha256(path))], synchronous=True)
         return len(lanes)
 
     with ThreadPoolExecutor(writers) as pool:

@@ -77,10 +77,7 @@ def clean_environment() -> dict[str, str]:
 def hidden(text: str, *words: str) -> str:
     """Remove credentials: logins of addresses, values of secret variables, and what has the form of a credential.
 
-    Parameters
-    ----------
-    *words : str
-        Arguments of a command, besides those of this process: addresses in them may have logins.
+    ``words`` are arguments of a command, besides those of this process: addresses in them may have logins.
     """
     told = (*words, *sys.argv, *os.environ.values())
     with_login = [part for word in told for part in _addresses(word) if shown(part) != part]

@@ -32,7 +32,7 @@ A message is one line: what was wrong, where, and what to do about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 from mlflow_ngraph.verdicts import Verdict
@@ -84,6 +84,13 @@ class UnknownNameError(UsageError):
             listed = f"known: {few(known) or 'none'}"
         shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
         super().__init__(f"unknown {kind} {shown!r}: {hint}{listed}")
+
+
+def require_known(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise `UnknownNameError` for the first name that is not known."""
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
 
 
 def few(names: list[str]) -> str:

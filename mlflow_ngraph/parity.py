@@ -77,11 +77,6 @@ def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) 
     """Compare all outputs of a batch with the reference, in the order of the model's outputs, batch axis first.
 
     Raises `IncomparableError` for another number of outputs, shape or element type.
-
-    Raises
-    ------
-    IncomparableError
-        The number of outputs, a shape or an element type differs.
     """
     require_form(outputs, reference)
     worst = EXACT
@@ -153,11 +148,6 @@ def errors(ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any]) -> Rou
     ``truth`` is the output in double precision, or the model's own where there is none. Samples in which ``native``,
     the model's own output, has no number, or overflows where the truth does not, are left out. Raises
     `IncomparableError` for another shape.
-
-    Raises
-    ------
-    IncomparableError
-        A shape differs.
     """
     if not ours.shape == truth.shape == native.shape:
         raise IncomparableError(f"the output has shape {ours.shape}, the model's has {native.shape}")
@@ -224,10 +214,8 @@ def beyond(found: Rounding, allowed: Rounding, *, truth: bool = True) -> str | N
     One number of a weight that is off by a hundredth shows in the largest error; a step of quantisation that is off
     everywhere shows in the typical one, however far rounding may take a single number.
 
-    Parameters
-    ----------
-    truth : bool
-        ``found`` is the distance from double precision; else that from the model, which is off by an error of its own.
+    Without ``truth``, ``found`` is the distance not from double precision but from the model, which is off by an error
+    of its own.
     """
     finest = _FINEST if truth else 2 * _FINEST
     # What falls to one side of a tie, and how often, differs between correct engines.
@@ -274,8 +262,8 @@ def judge(
 ) -> Judgement | None:
     """Judge an engine's output of the model's form (`require_form`); None where it cannot be told, as `tells` decides.
 
-    ``native`` is the model's own output, and ``truth`` that in double precision, None where it is unknown.
-    ``allowed`` is the effect of rounding on it.
+    ``native`` is the model's own output, and ``truth`` that in double precision, None where it is unknown. ``allowed``
+    is the effect of rounding on it.
     """
     if allowed is None or not tells(allowed, native, precision):
         return None

@@ -24,12 +24,7 @@ def keep_freed() -> bool:
 
     glibc returns large blocks to the system as soon as they are free, and the next inference gets new pages, which the
     kernel clears one by one. It depends on what else was freed before: equal processes differ by tens of per cent, for
-    as long as they live.
-
-    Returns
-    -------
-    bool
-        False where the C library is not glibc, or refuses.
+    as long as they live. Returns False where the C library is not glibc, or refuses.
     """
     options = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _TOP_PAD_BYTES))
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

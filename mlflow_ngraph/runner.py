@@ -87,13 +87,7 @@ def plan_study(study: Study, home: Path | None = None) -> StudyPlan:
 
 
 def timing_history(home: Path | None = None) -> TimingHistory:
-    """Durations of earlier studies on this machine.
-
-    Parameters
-    ----------
-    home : Path | None
-        Directory of studies; see `home_directory.location`.
-    """
+    """Durations of earlier studies on this machine, in ``home`` as `home_directory.location` reads it."""
     place = home_directory.location(home)
     known = learn(place)
     for spec in (engine.spec for engine in EngineStore(home_directory.engine_store(place)).entries()):
@@ -104,10 +98,7 @@ def timing_history(home: Path | None = None) -> TimingHistory:
 def ask_child(command: str, **fields: Any) -> Any:
     """Run one command in a short-lived child process, which may import torch.
 
-    Raises
-    ------
-    WorkloadError
-        The command failed; has the child's message.
+    Raises `WorkloadError` with the child's message if the command fails.
     """
     env = environment.of_threads(None, patient=True, logins=True)
     with closing(Warden()) as warden, closing(Child(worker.__name__, env, warden=warden, forked=True)) as child:
@@ -349,13 +340,7 @@ def _resumable(study: Study, resume: Resume, root: Path, key: str, newest: Path 
 
 
 def _room_for(plan: StudyPlan, root: Path, key: str, tracking_uri: str | None) -> Path:
-    """Create a directory for a study on a disk with enough space for its known needs.
-
-    Raises
-    ------
-    DiskFullError
-        The disk has too little.
-    """
+    """Create a directory for a study on a disk with enough space for its known needs, else raise `DiskFullError`."""
     known = plan.of_known_size
     # Without a server MLflow keeps artifacts below the current directory.
     local = tracking_uri is not None and not connection.is_server(tracking_uri)

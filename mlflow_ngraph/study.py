@@ -177,13 +177,7 @@ class Study(Section):
     """Metrics declared by the study, by name. They do not change what is measured."""
 
     def __init__(self, **content: Any) -> None:
-        """Validate the content of a study.
-
-        Raises
-        ------
-        StudyError
-            It is invalid; names the key and the allowed values.
-        """
+        """Validate the content; raise `StudyError` with the key and the allowed values if it is invalid."""
         try:
             super().__init__(**content)
         except ValidationError as error:
@@ -292,7 +286,6 @@ class Study(Section):
 
     @property
     def baseline_label(self) -> str:
-        """Label of the baseline compiler."""
         return baseline_labels(self.baseline, self.compilers)[0]
 
     @property
@@ -387,13 +380,7 @@ def _with_options(asked: Sequence[Any], own: Any, path: Path) -> list[Any]:
 
 
 def parse(content: Mapping[str, Any], origin: str = "study") -> Study:
-    """Validate the content of a study; ``origin`` names it in messages.
-
-    Raises
-    ------
-    StudyError
-        As in `load`.
-    """
+    """Validate the content of a study, with the errors of `load`; ``origin`` names it in messages."""
     try:
         return Study(**content)
     except StudyError as error:

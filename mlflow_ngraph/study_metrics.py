@@ -45,13 +45,7 @@ class CustomMetric(BaseModel):
         return self
 
     def constants_for(self, names: Sequence[str]) -> dict[str, float]:
-        """Constants of a workload, without those that it has no number for.
-
-        Parameters
-        ----------
-        names : Sequence[str]
-            Names of the workload.
-        """
+        """Constants of a workload with these names, without those that it has no number for."""
         numbers = {}
         for name, value in self.constants.items():
             number = _of_workload(value, names) if isinstance(value, dict) else value
@@ -61,17 +55,9 @@ class CustomMetric(BaseModel):
 
 
 def check(metrics: Mapping[str, CustomMetric], workloads: Sequence[Sequence[str]]) -> None:
-    """Refuse names that are taken, and constants that lack a number for a workload.
+    """Refuse names that are taken, and constants that lack a number for one of the ``workloads``, given by their names.
 
-    Parameters
-    ----------
-    workloads : Sequence[Sequence[str]]
-        Names of each workload.
-
-    Raises
-    ------
-    ValueError
-        Names the metric or constant.
+    Raises `ValueError` with the metric or constant.
     """
     for name, metric in metrics.items():
         if not _NAME.fullmatch(name):

@@ -96,13 +96,7 @@ class Arrivals(Section):
         return {"rates": value} if isinstance(value, str | list) or _number(value) else value
 
     def rates_for(self, throughput: float) -> list[float]:
-        """The rates to offer, ascending.
-
-        Parameters
-        ----------
-        throughput : float
-            Requests per second in the closed loop.
-        """
+        """The rates to offer, ascending; ``throughput`` is that of the closed loop, in requests per second."""
         if self.rates == "auto":
             return [fraction * throughput for fraction in AUTO_FRACTIONS]
         return sorted(set(self.rates))

@@ -13,8 +13,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from mlflow_ngraph.compilers.host import saturates_8_bit
-
 Array = NDArray[Any]
 OPSET = 22
 BATCH = 2
@@ -71,10 +69,12 @@ class Layers:
         return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
 
 
-def low_precision_graph(kind: str, seed: int) -> onnx.ModelProto:
-    """A graph of a kind."""
+def low_precision_graph(kind: str, seed: int, *, narrow: bool = False) -> onnx.ModelProto:
+    """A graph of a kind, with quantised weights of 7 bits where it is to be ``narrow``."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
-    return {"half": _half, "bfloat16": _bfloat16, "quantised": _quantised, "sums": _sums}[kind](rng)
+    if kind == "quantised":
+        return _quantised(rng, 63 if narrow else 127)
+    return {"half": _half, "bfloat16": _bfloat16, "sums": _sums}[kind](rng)
 
 
 def _half(rng: np.random.Generator) -> onnx.ModelProto:
@@ -128,12 +128,8 @@ def _layer(graph: Layers, *, image: bool) -> None:
         graph.add(name, [graph.last])
 
 
-def _quantised(rng: np.random.Generator) -> onnx.ModelProto:
-    """Layers as quantisation leaves them: integer weights, and activations that are rounded to steps before and behind each.
-
-    Weights have 7 bits where products of 8 saturate, as runtimes ask for there: wrong engines are no matter of rounding.
-    """
-    largest = 63 if saturates_8_bit() else 127
+def _quantised(rng: np.random.Generator, largest: int) -> onnx.ModelProto:
+    """Layers as quantisation leaves them: integer weights, and activations that are rounded to steps before and behind each."""
     image = rng.random() < 0.5
     shape = (
         [BATCH, int(rng.integers(2, 5)), *rng.integers(4, 9, 2).tolist()]

@@ -39,16 +39,9 @@ def answer(
 ) -> A:
     """Look up an answer, or compute and keep it.
 
-    Deleting a lane run invalidates the answers about it.
-
-    Parameters
-    ----------
-    question : Mapping[str, Any]
-        Plain values by name; everything that the answer depends on besides the results.
-    found : FoundRuns | None
-        Study runs of the question; None skips the cache.
-    read : Callable[[dict[str, Any]], A]
-        Inverse of ``to_plain``.
+    Deleting a lane run invalidates the answers about it. ``question`` has everything that the answer depends on besides
+    the results, as plain values by name. ``found`` are the study runs of the question; None skips the cache. ``read``
+    is the inverse of ``to_plain``.
     """
     called = name_of(question, found) if found is not None else None
     if called is None:

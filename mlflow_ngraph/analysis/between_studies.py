@@ -41,7 +41,6 @@ class Between:
     studies: int
 
     def to_plain(self, machine: Machine) -> dict[str, Any]:
-        """Plain values for JSON."""
         device, fingerprint = machine
         return {
             "device": device,
@@ -61,12 +60,8 @@ def needed(metric: str) -> set[str]:
 def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "speedup") -> dict[Machine, Between]:
     """Variance of a metric between studies of each machine, where it can be estimated.
 
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table with all known studies, not just the newest result of each cell.
-    metric : str
-        One with an interval; others have no estimate.
+    ``frame`` is the tidy table with all known studies, not just the newest result of each cell. Metrics without an
+    interval have no estimate.
     """
     if not needed(metric) <= set(frame.columns):
         return {}
@@ -100,12 +95,8 @@ def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: N
     Distribution of the ratio of the mean square successive difference to the variance, 1941). So a lasting change, such
     as an upgrade, counts once and not in every later study.
 
-    Parameters
-    ----------
-    logs, errors : Array
-        Logarithms of measured figures with their standard errors, in order of time; shape (measurements,).
-    figures, studies : NDArray[np.int64]
-        Figure and study of each measurement; shape (measurements,).
+    ``logs`` and ``errors`` are logarithms of measured figures with their standard errors, in order of time; ``figures``
+    and ``studies`` tell the figure and the study of each. All have the shape (measurements,).
     """
     _, of = np.unique(figures, return_inverse=True)
     times = np.bincount(of).astype(float)
@@ -124,12 +115,7 @@ def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: N
 def widened(ratios: Estimate, of: Sequence[Machine], between: Mapping[Machine, Between], studies: int = 1) -> Estimate:
     """Widen ratios by the variance between studies. They lose their interval where it is unknown.
 
-    Parameters
-    ----------
-    of : Sequence[Machine]
-        Machine of each ratio.
-    studies : int
-        Number of studies in each ratio; two where its sides were measured at different times.
+    ``of`` are the machines of the ratios. Those whose sides were measured at different times are of two ``studies``.
     """
     known = [between.get(machine) for machine in of]
     deviation = np.array([np.nan if part is None else part.deviation * np.sqrt(studies) for part in known])
@@ -142,10 +128,7 @@ def widened_between(
 ) -> Estimate:
     """Widen the ratios between rows of different studies, where the variance between studies is known.
 
-    Parameters
-    ----------
-    ratios : Estimate
-        Ratios of the rows at ``tops`` to those at ``bottoms``, positions in ``frame``.
+    The ratios are of the rows at ``tops`` to those at ``bottoms``, positions in ``frame``.
     """
     if not between:
         return ratios

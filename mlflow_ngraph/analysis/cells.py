@@ -62,13 +62,9 @@ class Cell:
 def choose(queries: Sequence[str], studies: Iterable[Sequence[Cell]]) -> list[Cell]:
     """Find cells, in the order of ``queries``. Each comes from the newest study that has measured it, else that has it.
 
-    Parameters
-    ----------
-    queries : Sequence[str]
-        A cell's id, or ``MODEL/COMPILER/bBATCH``. ``*`` matches any text, the batch size is optional, and a precision
-        may precede it. MODEL is a label, shared or not, or a reference.
-    studies : Iterable[Sequence[Cell]]
-        Cells of each study, newest first; read only as far as needed.
+    A query is a cell's id, or ``MODEL/COMPILER/bBATCH``. ``*`` matches any text, the batch size is optional, and a
+    precision may precede it. MODEL is a label, shared or not, or a reference. ``studies`` are the cells of each study,
+    newest first, and are read only as far as needed.
     """
     matches: dict[str, list[Cell]] = {}
     unmeasured: dict[str, list[Cell]] = {}
@@ -145,10 +141,7 @@ def _unknown(query: str, cells: Sequence[Cell]) -> str:
 def of_home(home: Path, study: str | None = None) -> Iterator[list[Cell]]:
     """Cells of each study in a home, newest first.
 
-    Parameters
-    ----------
-    study : str | None
-        The only study to read, as `study_directories.named` takes it; a name selects all of its studies.
+    ``study`` is the only one to read, as `study_directories.named` takes it; a name selects all of its studies.
     """
     from mlflow_ngraph.execute import study_directories
 

@@ -68,12 +68,7 @@ class EngineComparison:
 def check_metric(metric: str) -> str:
     """Refuse a metric that engines cannot be compared by.
 
-    Raises
-    ------
-    UnknownNameError
-        There is no such metric.
-    UsageError
-        Neither high nor low is better.
+    Raises `UnknownNameError` if there is no such metric, and `UsageError` if neither high nor low is better.
     """
     known = METRICS.get(metric)
     if known is None:
@@ -109,14 +104,8 @@ def rivals(
 ) -> tuple[Mapping[str, Any], tuple[Rival, ...]]:
     """Best cell of an engine, and cells of other engines that could beat it.
 
-    Parameters
-    ----------
-    cells : pd.DataFrame
-        Cells of the engine; at least one has the metric. A rival that loses to any of its batch sizes does not count.
-    others : pd.DataFrame
-        Cells of other engines with the same model, precision and machine.
-    batch : int or None
-        Restricts the comparison to this batch size.
+    At least one of ``cells``, those of the engine, has the metric. A rival that loses to any of its batch sizes does
+    not count. ``others`` are of other engines with the same model, precision and machine.
     """
     frame = typed(pd.concat([cells, others], ignore_index=True), COLUMNS)
     compared = Comparison(frame, METRICS[metric])

@@ -26,13 +26,8 @@ def change_points(logs: ArrayLike, errors: ArrayLike, freedom: ArrayLike, level:
     Uses binary segmentation. The best split minimises the scatter around the means of both sides. It counts if the
     p-value of Welch's test, times the number of possible splits, is below ``level``. Both sides are then searched.
 
-    Parameters
-    ----------
-    logs : ArrayLike
-        Logarithms of the figures, in order of time.
-    errors, freedom : ArrayLike
-        Standard error and degrees of freedom of each figure; NaN means unknown, and the figure then scatters like the
-        others.
+    ``logs`` are logarithms of the figures, in order of time, with the standard error and degrees of freedom of each;
+    NaN means unknown, and the figure then scatters like the others.
     """
     values, known, counts = (np.asarray(series, float) for series in (logs, errors, freedom))
     if len(values) < 2:

@@ -14,7 +14,7 @@ from mlflow_ngraph.analysis.comparison import SAME_ROUNDS, Comparison
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.pivot_cells import PivotCells
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, FILTERED, Selection
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.metrics import Metric, with_estimates
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import metrics_of
@@ -183,12 +183,7 @@ def _threads(frame: pd.DataFrame) -> pd.Series[Any]:
 def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device", "workload")) -> pd.DataFrame:
     """Rows of the latest study of each cell; studies that lacked the time to measure it count last.
 
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        Needs the columns ``verdict``, ``started_at``, ``finished_at`` and those of ``by``.
-    by : Sequence[str]
-        Columns that identify a cell.
+    Needs the columns ``verdict``, ``started_at``, ``finished_at`` and those of ``by``, which identify a cell.
     """
     keys = frame[["started_at", "finished_at"]].assign(tried=frame["verdict"] != str(Verdict.LEFT_OUT))
     order = keys.reset_index(drop=True).sort_values(["tried", "started_at", "finished_at"], kind="stable").index
@@ -198,15 +193,10 @@ def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device", "workload
 
 def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Collection[str]) -> Metric:
     """Refuse unknown names, and return the metric."""
-    for name in names:
-        if name not in frame.columns:
-            raise UnknownNameError("column", name, (str(known) for known in frame.columns))
+    require_known("column", names, list(map(str, frame.columns)))
     metrics = metrics_of(frame)
-    if metric not in metrics:
-        raise UnknownNameError("metric", metric, metrics)
-    for name in include:
-        if name not in {str(known) for known in Verdict}:
-            raise UnknownNameError("verdict", name, map(str, Verdict))
+    require_known("metric", [metric], metrics)
+    require_known("verdict", include, list(map(str, Verdict)))
     return metrics[metric]
 
 
@@ -223,11 +213,9 @@ def _baselines(
 ) -> pd.DataFrame:
     """Cells to divide by: the newest that match the selection in all but the baseline's column."""
     column, value = relative_to
-    if column not in frame.columns:
-        raise UnknownNameError("column", column, (str(known) for known in frame.columns))
+    require_known("column", [column], list(map(str, frame.columns)))
     here = frame[column].astype("string")
-    if value not in set(here.dropna()):
-        raise UnknownNameError(column, value, set(map(str, here.dropna().unique())))
+    require_known(column, [value], set(map(str, here.dropna())))
     freed: dict[str, Any] = {name: () for name, names in FILTERED.items() if column in names}
     fitting = replace(asked, **freed).of(frame[(here == value).fillna(False)])
     return latest(fitting[fitting["verdict"].isin(trusted)])
@@ -266,8 +254,7 @@ def _pivot(shown: PivotCells, rows: Sequence[str], columns: Sequence[str], sort:
     if sort is None:
         return table
     descending, name = sort.startswith("-"), sort.removeprefix("-")
-    if name not in (*rows, "value"):
-        raise UnknownNameError("row to sort by", name, [*rows, "value"])
+    require_known("row to sort by", [name], [*rows, "value"])
     if name == "value":
         key = table.min(axis=1) if shown.metric.better == "lower" else table.max(axis=1)
         order: pd.Index[Any] = key.sort_values(ascending=not descending, kind="stable").index

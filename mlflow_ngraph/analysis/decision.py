@@ -55,7 +55,6 @@ class Answer:
     row: Mapping[str, Any] | None
     """Row of the cell; None without any."""
     figure: str
-    """Figure of the cell."""
     gains: Sequence[Gain]
     """Speed-ups of its compiler by batch size, its own first; empty where the objective is not related to them."""
     equals: Sequence[Mapping[str, Any]]
@@ -90,7 +89,6 @@ class Answer:
         return [rival for rival in self.rivals if not rival.same_choice] or self.rivals
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "workload": self.workload,
             "label": self.label,
@@ -161,12 +159,7 @@ def answers(
 ) -> Iterator[tuple[Answer, Places]]:
     """Answer for each workload and device, with its ranking cells: the answer first, then by figure.
 
-    Parameters
-    ----------
-    able : Mask
-        Cells that may be the answer or beat it.
-    by : Sequence[str]
-        Columns that are equal in the cells of one answer.
+    ``able`` marks cells that may be the answer or beat it. The columns of ``by`` are equal in the cells of one answer.
     """
     places = np.flatnonzero(able)
     groups = comparison.frame.iloc[places].groupby(list(by), sort=False, dropna=False).indices.values()
@@ -202,12 +195,8 @@ def of_fleet(
     """Undecided workloads of a fleet: another choice may be better, or would be if cells without rank were as good as
     possible.
 
-    Parameters
-    ----------
-    table : pd.DataFrame
-        Recommendation for the fleet, made from ``candidates``, ``chosen`` and ``rule``.
-    noisy : pd.DataFrame
-        Cells that keep all limits and cannot rank.
+    ``table`` is the recommendation for the fleet, made from ``candidates``, ``chosen`` and ``rule``. ``noisy`` are
+    cells that keep all limits and cannot rank.
     """
     best = {row["workload"]: row for row in table[table["rank"] == 1].to_dict("records")}
     doubtful = Comparison(noisy, metric)

@@ -17,7 +17,7 @@ from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
-from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
+from mlflow_ngraph.errors import TrackingError, UsageError, require_known
 from mlflow_ngraph.estimates import ALPHA, WIDEST
 from mlflow_ngraph.metrics import Metric
 from mlflow_ngraph.tables import baselines
@@ -59,17 +59,9 @@ class Run:
 def read(named: str, tracking_uri: str | None = None) -> Run:
     """Read a study run or a lane run from a tracking server.
 
-    Parameters
-    ----------
-    named : str
-        Id of a run, or name or id of a study; the latest one of a name counts.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached, or the run does not exist.
-    UsageError
-        The run is neither of a study nor of a lane, or the name is ambiguous.
+    ``named`` is the id of a run, or the name or id of a study; the latest one of a name counts. Raises `TrackingError`
+    if the server cannot be reached or the run does not exist, and `UsageError` if it is neither of a study nor of a
+    lane, or the name is ambiguous.
     """
     server = Server(tracking_uri)
     run_id, said = study_names.run_of(named, tracking_uri)
@@ -110,25 +102,17 @@ def difference(left: Run, right: Run, metric: str = "throughput") -> Described:
     Cells correspond if workload, compiler with flags, precision, mode and batch size are equal; for two lanes, if the
     batch size is. A result differs if its verdict does, or if Holm's method over all cells rejects equality.
 
-    Returns
-    -------
-    Described
-        One row per difference and per cell of both runs, with the columns of `COLUMNS`. ``about`` has ``cells`` (number
-        of cells of both runs), ``left_only`` and ``right_only`` (numbers of cells of one run).
-
-    Raises
-    ------
-    UnknownNameError
-        There is no such metric.
-    UsageError
-        One run is of a study and the other one of a lane.
+    Returns one row per difference and per cell of both runs, with the columns of `COLUMNS`. ``about`` has ``cells``
+    (number of cells of both runs), ``left_only`` and ``right_only`` (numbers of cells of one run). Raises
+    `UnknownNameError` if there is no such metric, and `UsageError` if one run is of a study and the other one of a
+    lane.
     """
     if left.kind != right.kind:
         raise UsageError(f"one run is of a {left.kind}, the other of a {right.kind}: name two of one kind")
     keys = ["batch"] if left.kind == Kind.LANE else [*_LANE, "batch"]
     both = pd.concat([left.frame, right.frame], ignore_index=True)
-    if metric not in (metrics := metrics_of(both)):
-        raise UnknownNameError("metric", metric, metrics)
+    metrics = metrics_of(both)
+    require_known("metric", [metric], metrics)
     pairs = _pairs(both, len(left.frame), keys)
     rows = [
         *_unequal("study", {**left.study, "git_commit": left.commit}, {**right.study, "git_commit": right.commit}),

@@ -37,19 +37,8 @@ class Explained:
 def explain_local(queries: Sequence[str], home: Path, study: str | None = None) -> list[Explained]:
     """Read the explanations of cells that were measured on this machine.
 
-    Parameters
-    ----------
-    queries : Sequence[str]
-        As in `cells.choose`.
-    home : Path
-        Folder of studies.
-    study : str | None
-        Name or id of the only study to read.
-
-    Raises
-    ------
-    UsageError
-        There is no such study or cell, or a name fits several.
+    ``queries`` are as in `cells.choose`, and ``study`` is the name or id of the only study to read. Raises `UsageError`
+    if there is no such study or cell, or a name fits several.
     """
     studies = list(recorded.of_home(home, study))
     if not studies:
@@ -68,27 +57,10 @@ def explain_recorded(
 ) -> list[Explained]:
     """Read the explanations of cells from a tracking server, where the trust rules allow it. Engines are not downloaded.
 
-    Parameters
-    ----------
-    queries : Sequence[str]
-        As in `cells.choose`.
-    tracking_uri, experiments : str | None, Sequence[str] | None
-        As in `results.load`.
-    run : str | None
-        Study run or lane run to read alone.
-    study : str | None
-        Name or id of the only study to read.
-    home : Path | None
-        Folder of the trust rules.
-
-    Raises
-    ------
-    UsageError
-        There is no such cell, or a name fits several.
-    EngineError
-        An engine is not trusted, or its explanation is not what was logged.
-    TrackingError
-        The server cannot be reached or refuses.
+    ``queries`` are as in `cells.choose`, servers and experiments as in `results.load`. ``run`` is a study run or lane
+    run to read alone, ``study`` the name or id of the only study to read, and ``home`` the folder of the trust rules.
+    Raises `UsageError` if there is no such cell or a name fits several, `EngineError` if an engine is not trusted or
+    its explanation is not what was logged, and `TrackingError` if the server cannot be reached or refuses.
     """
     from mlflow_ngraph.analysis import listing, results, scope
 

@@ -23,20 +23,9 @@ def ranked(
 ) -> pd.DataFrame:
     """Rank the choices; one row for each choice and device with a candidate.
 
-    Parameters
-    ----------
-    candidates : pd.DataFrame
-        Cells that keep all limits.
-    chosen : pd.DataFrame
-        All selected cells; their devices are the fleet of a workload.
-    rule : Literal['maximin', 'geomean']
-        ``maximin`` or ``geomean``.
-
-    Returns
-    -------
-    pd.DataFrame
-        ``place`` in ``candidates``, ``rank`` (equal on all devices), ``tied``, ``score``, ``worst_device``, and
-        ``loss`` of the score with its interval.
+    ``candidates`` keep all limits. The devices of ``chosen``, all selected cells, are the fleet of a workload. Returns
+    the ``place`` in ``candidates``, ``rank`` (equal on all devices), ``tied``, ``score``, ``worst_device``, and
+    ``loss`` of the score with its interval.
     """
     parts: list[dict[str, Any]] = []
     for workload, inside in candidates.groupby("workload", sort=False, dropna=False).indices.items():

@@ -17,7 +17,7 @@ from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.devices.registry import accelerator
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import PROFILE, Metric, is_complement
 from mlflow_ngraph.tables import baselines, distinct
@@ -69,10 +69,7 @@ class Threshold:
     def bound(self, metric: Metric) -> float:
         """Largest allowed loss with its sign.
 
-        Raises
-        ------
-        UsageError
-            The metric has no worse direction, or this is the better one.
+        Raises `UsageError` if the metric has no worse direction, or this is the better one.
         """
         if metric.better == "neither":
             raise UsageError(f"{self.metric} cannot be gated: neither high nor low is better")
@@ -109,44 +106,27 @@ def gate(
     ``ok`` there. The gate cannot tell if nothing fails but a loss as large as the threshold could be missed. Exact
     figures, such as the baseline's own speed-up, are not compared.
 
-    Parameters
-    ----------
-    candidate, baseline : Side
-        The latest study of each cell counts.
-    thresholds : Sequence[Threshold]
-        By default `DEFAULT` for the speed-up, or for the throughput where a side lacks speed-ups.
-    across_machines : bool
-        Compare results of different machines, too; threads may then differ.
-    history : pd.DataFrame | None
-        All known results of these machines. They give the variance between studies; the candidate's own studies do not
-        count.
+    The latest study of each cell counts. The thresholds are by default `DEFAULT` for the speed-up, or for the
+    throughput where a side lacks speed-ups. ``across_machines`` compares results of different machines, too; threads
+    may then differ. ``history`` are all known results of these machines. They give the variance between studies; the
+    candidate's own studies do not count.
 
-    Returns
-    -------
-    Described
-        One row per cell and metric, with the columns of `COLUMNS`. ``outcome`` is ``passed``, ``failed``, ``could not
-        tell``, ``missing`` (in the candidate), ``not ok`` (in the candidate) or ``unmeasured`` (on either side).
-        ``about`` has: ``outcome`` (of the gate), ``tested`` (number of hypotheses), ``common`` (number of cells of both
-        sides), ``labels`` (models of both sides), ``changed`` (those with other weights or code), ``new`` (number of
-        cells of the candidate alone), ``skipped`` (number
-        of cells that are not ``ok`` in the baseline), ``machines`` (of both sides), ``between_studies`` (variance
-        between studies by metric), ``candidate``, ``baseline`` and ``thresholds``.
+    Returns one row per cell and metric, with the columns of `COLUMNS`. ``outcome`` is ``passed``, ``failed``, ``could
+    not tell``, ``missing`` (in the candidate), ``not ok`` (in the candidate) or ``unmeasured`` (on either side).
+    ``about`` has: ``outcome`` (of the gate), ``tested`` (number of hypotheses), ``common`` (number of cells of both
+    sides), ``labels`` (models of both sides), ``changed`` (those with other weights or code), ``new`` (number of cells
+    of the candidate alone), ``skipped`` (number of cells that are not ``ok`` in the baseline), ``machines`` (of both
+    sides), ``between_studies`` (variance between studies by metric), ``candidate``, ``baseline`` and ``thresholds``.
 
-    Raises
-    ------
-    UnknownNameError
-        There is no such metric.
-    UsageError
-        A threshold cannot be, the baseline has no ``ok`` cell, nothing can be matched or compared, or machines differ.
+    Raises `UnknownNameError` if there is no such metric, and `UsageError` if a threshold cannot be, the baseline has no
+    ``ok`` cell, nothing can be matched or compared, or machines differ.
     """
     both = pd.concat([candidate.frame, baseline.frame], ignore_index=True)
     both = distinct.by_name(both) if "workload" in both else both
     metrics = metrics_of(both)
     preferred = [name for name in _PREFERRED if name in metrics]
     asked = list(thresholds) or [Threshold(name, DEFAULT) for name in preferred]
-    for threshold in asked:
-        if threshold.metric not in metrics:
-            raise UnknownNameError("metric", threshold.metric, metrics)
+    require_known("metric", (threshold.metric for threshold in asked), metrics)
     bounds = {threshold.metric: threshold.bound(metrics[threshold.metric]) for threshold in asked}
     keys = _keys(candidate, baseline, across_machines)
     count = len(candidate.frame)

@@ -26,19 +26,9 @@ _COMPARED = ("value", "metric", "cell", "verdict")
 def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[], pd.DataFrame]) -> Side:
     """Load results by name.
 
-    Parameters
-    ----------
-    tracking_uris : Sequence[str] | None
-        Servers to search; MLflow's default when left out.
-    everything : Callable[[], pd.DataFrame]
-        Reads all results of the servers; called only as a last resort.
-
-    Raises
-    ------
-    UsageError
-        It names nothing, or the file cannot be read.
-    TrackingError
-        A server cannot be reached, or does not have it.
+    ``tracking_uris`` are the servers to search, MLflow's default when left out. ``everything`` reads all results of the
+    servers, and is called only as a last resort. Raises `UsageError` if it names nothing or the file cannot be read,
+    and `TrackingError` if a server cannot be reached or does not have it.
     """
     if is_file(text):
         return Side(text, of_file(Path(text)))
@@ -59,10 +49,7 @@ def load(text: str, tracking_uris: Sequence[str] | None, everything: Callable[[]
 def before(candidate: Side, everything: pd.DataFrame) -> Side:
     """Results of the previous study on the candidate's machine.
 
-    Raises
-    ------
-    UsageError
-        It is no single study, or there is none before it.
+    Raises `UsageError` if it is no single study, or there is none before it.
     """
     ids = set(candidate.frame["study_id"].dropna()) if "study_id" in candidate.frame else set()
     if candidate.model or len(ids) != 1:
@@ -86,10 +73,7 @@ def is_file(text: str) -> bool:
 def of_file(path: Path) -> pd.DataFrame:
     """Read a file: the tidy table, or the JSON or Parquet output of ``compare``.
 
-    Raises
-    ------
-    UsageError
-        It cannot be read, or has no results in it.
+    Raises `UsageError` if it cannot be read, or has no results in it.
     """
     if not path.is_file():
         raise UsageError(f"cannot read results from {path}: there is no such file")

@@ -13,7 +13,7 @@ from mlflow_ngraph.analysis import cells, significance
 from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.described import Described
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.metrics import is_complement
 from mlflow_ngraph.tables import baselines, distinct
 from mlflow_ngraph.tables.columns import metrics_of
@@ -30,31 +30,18 @@ _BARS = "▁▂▃▄▅▆▇█"
 def history(frame: pd.DataFrame, cell: str, metric: str = "throughput") -> Described:
     """Collect the results of a cell, in order of time.
 
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        The tidy table with all studies to include.
-    cell : str
-        Id, or ``LABEL/COMPILER/bBATCH``; see `cells.choose`. The newest study with such a cell defines it. Others match
-        on the same machine, even if flags or their defaults have changed.
+    The newest study with such a cell, named by its id or as ``LABEL/COMPILER/bBATCH`` (see `cells.choose`), defines it.
+    Others match on the same machine, even if flags or their defaults have changed.
 
-    Returns
-    -------
-    Described
-        One row per study, with the columns of `COLUMNS`. ``about`` has ``cell``, ``label``, ``device``,
-        ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``models`` (number of different
-        weights or codes), ``machines`` (others that measured the cell) and ``changes`` (number of changes of level).
+    Returns one row per study, with the columns of `COLUMNS`. ``about`` has ``cell``, ``label``, ``device``,
+    ``compiler_label``, ``precision``, ``batch``, ``metric``, ``unit``, ``better``, ``models`` (number of different
+    weights or codes), ``machines`` (others that measured the cell) and ``changes`` (number of changes of level).
 
-    Raises
-    ------
-    UnknownNameError
-        There is no such metric.
-    UsageError
-        No study has such a cell, or several fit; or the metric refers to several baselines.
+    Raises `UnknownNameError` if there is no such metric, and `UsageError` if no study has such a cell or several fit,
+    or the metric refers to several baselines.
     """
     metrics = metrics_of(frame)
-    if metric not in metrics:
-        raise UnknownNameError("metric", metric, metrics)
+    require_known("metric", [metric], metrics)
     newest = _row(frame, cell)
     frame, newest["workload"] = distinct.by_name(frame), CONTENT.sub("", newest["workload"])
     keys = [name for name in ALIKE if name in frame.columns]

@@ -17,14 +17,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import addresses, documents
-from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.errors import require_known
 from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 
 if TYPE_CHECKING:
     import requests
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
 GIT_COMMIT, USER = "mlflow.source.git.commit", "mlflow.user"
 PARALLEL = 8
@@ -93,20 +93,10 @@ class Server:
     def experiments(self) -> list[str]:
         """Names of all experiments that are not deleted."""
         with self.talking():
-            return [experiment.name for experiment in self._experiments()]
-
-    def _experiments(self) -> list[Experiment]:
-        found: list[Experiment] = connection.every(lambda token: self.client.search_experiments(page_token=token))
-        return found
+            return list(connection.experiments(self.client).values())
 
     def study_run(self, run_id: str) -> ListedRun:
-        """Find a study run by its id or by the id of a lane run.
-
-        Raises
-        ------
-        TrackingError
-            There is no such run.
-        """
+        """Find a study run by its id or by the id of a lane run. Raises `TrackingError` if there is none."""
         with self.talking():
             run = study_run(self.client, run_id)
             return _of_client(run, self.client.get_experiment(run.info.experiment_id).name)
@@ -130,7 +120,6 @@ class Server:
         return artifact_stores.run_file(run.artifact_uri, Artifact.RESULTS, self.uri)
 
     def reload(self, run: ListedRun) -> ListedRun:
-        """Reload a run."""
         return _of_client(self.client.get_run(run.run_id), run.experiment)
 
     def deleted(self, lane_runs: Collection[str], experiment_ids: Collection[str]) -> frozenset[str]:
@@ -179,12 +168,8 @@ class Server:
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.ok else []
 
     def _existing_by_client(self, lane_runs: Sequence[str]) -> list[str]:
-        from mlflow.utils.credentials import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request
-
         asked = {"run_id": lane_runs, "metric_key": _IN_EVERY_LANE}
-        creds = get_default_host_creds(self.uri)
-        answer: Any = http_request(creds, _HISTORIES, "GET", raise_on_status=False, params=asked)
+        answer = connection.get(self.uri, _HISTORIES, asked)
         return [point["run_id"] for point in answer.json()["metrics"]] if answer.status_code == 200 else []
 
     def _existing_by_database(self, lane_runs: Sequence[str]) -> list[str]:
@@ -250,7 +235,7 @@ class Server:
 
     def _from_client(self) -> list[ListedRun]:
         with self.talking():
-            names = {experiment.experiment_id: experiment.name for experiment in self._experiments()}
+            names = connection.experiments(self.client)
             runs: list[Run] = connection.every(
                 lambda token: self.client.search_runs(
                     list(names), _STUDIES, max_results=_RUNS_AT_ONCE, page_token=token
@@ -294,21 +279,9 @@ def find(
 ) -> FoundRuns:
     """Find study runs.
 
-    Parameters
-    ----------
-    tracking_uri : str | Sequence[str] | None
-        One server or several; MLflow's default when left out.
-    experiments : Sequence[str] | None
-        Names; all when left out.
-    run : str | None
-        Id of a study run or lane run to read alone.
-
-    Raises
-    ------
-    UnknownNameError
-        An experiment does not exist.
-    TrackingError
-        A server cannot be reached.
+    One server or several are searched, MLflow's default when left out, for experiments by name, all when left out.
+    ``run`` is a study run or lane run to read alone. Raises `UnknownNameError` if an experiment does not exist, and
+    `TrackingError` if a server cannot be reached.
     """
     uris = [tracking_uri] if tracking_uri is None or isinstance(tracking_uri, str) else list(tracking_uri)
     servers = tuple(Server(uri) for uri in uris)
@@ -320,20 +293,13 @@ def find(
     missing = set(experiments) - {listed.experiment for runs in by_server.values() for listed in runs}
     if missing:
         known = {name for server in servers for name in server.experiments()}
-        for name in sorted(missing - known):
-            raise UnknownNameError("experiment", name, known)
+        require_known("experiment", sorted(missing), known)
     kept = {uri: [listed for listed in runs if listed.experiment in experiments] for uri, runs in by_server.items()}
     return FoundRuns(servers, kept, by_server)
 
 
 def study_run(client: MlflowClient, run_id: str) -> Run:
-    """Find a study run by its id or by the id of a lane run.
-
-    Raises
-    ------
-    TrackingError
-        One of them is deleted.
-    """
+    """Find a study run by its id or by the id of a lane run. Raises `TrackingError` if one of them is deleted."""
     run = connection.kept_run(client, run_id)
     parent = run.data.tags.get(Tag.PARENT) if run.data.tags.get(Tag.KIND) == Kind.LANE else None
     return connection.kept_run(client, parent) if parent else run

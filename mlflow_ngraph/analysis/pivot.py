@@ -41,12 +41,10 @@ class Pivot:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Pivot:
-        """Inverse of `to_plain`."""
         rows, columns = (tuple(map(tuple, plain[name])) for name in ("row_keys", "column_keys"))
         return cls(tuple(plain["rows"]), tuple(plain["columns"]), rows, columns, plain["about"])
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return dict(vars(self))
 
     def cells(self, shown: Callable[[dict[str, Any]], T], missing: T) -> list[list[T]]:

@@ -37,15 +37,7 @@ class EngineQuestion:
 
     @property
     def metric(self) -> str:
-        """Name of the metric.
-
-        Raises
-        ------
-        UnknownNameError
-            There is none of this name.
-        UsageError
-            Neither high nor low is better.
-        """
+        """Name of the metric. Raises `UnknownNameError` if there is none, `UsageError` if no end of it is better."""
         return objectives.objective(self.objective).name
 
     @property
@@ -76,13 +68,11 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Name for people."""
         row = self.row
         return f"{row['label']} by {row['compiler_label']}, {row['precision']}, batch {row['batch']}"
 
     @property
     def value(self) -> float:
-        """Figure of the objective."""
         return float(self.row[self.metric])
 
     def figure(self, metric: str) -> tuple[float, float | None, float | None] | None:
@@ -116,7 +106,6 @@ class Ranking:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "metric": self.candidates[0].metric,
             "rows": [dict(candidate.row) for candidate in self.candidates],
@@ -128,7 +117,6 @@ class Ranking:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Ranking:
-        """Inverse of `to_plain`."""
         metric = str(content["metric"])
         rivals = tuple(Rival(**rival) for rival in content["rivals"])
         candidates = tuple(Candidate(row, metric) for row in content["rows"])
@@ -139,17 +127,9 @@ class Ranking:
 def rank(frame: pd.DataFrame, question: EngineQuestion) -> Ranking:
     """Rank the eligible cells, best first; among equals the newest first.
 
-    Parameters
-    ----------
-    frame : pd.DataFrame
-        Candidate cells of one model; the newest result of each counts.
-
-    Raises
-    ------
-    UsageError
-        The cells are of several models.
-    NoAnswerError
-        No cell is ok, has an engine and keeps all bounds; says what there is.
+    ``frame`` has candidate cells of one model; the newest result of each counts. Raises `UsageError` if the cells are
+    of several models, and `NoAnswerError`, which says what there is, if no cell is ok, has an engine and keeps all
+    bounds.
     """
     import numpy as np
 

@@ -20,7 +20,7 @@ from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.analysis.serving_rates import AT_RATE, AT_RATE_METRIC
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.metrics import METRICS, Metric, is_complement, with_estimates
 from mlflow_ngraph.objectives import OBJECTIVES, Limit
@@ -30,8 +30,8 @@ from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
 _AT_RATE = "latency-at-rate"
-_PULL = ("mlflow-ngraph", "engine", "pull")
 """Objective that needs a rate."""
+_PULL = ("mlflow-ngraph", "engine", "pull")
 Floats = NDArray[np.float64]
 
 COLUMNS = (
@@ -97,9 +97,8 @@ def recommend(
     asked.check(frame)
     metrics = _metrics(frame)
     metric = _objective(objective, metrics)
-    shown = [_metric(OBJECTIVES.get(name, name), metrics) for name in front]
-    for limit in limits:
-        _metric(limit.metric, metrics)
+    shown = [OBJECTIVES.get(name, name) for name in front]
+    require_known("metric", [*shown, *(limit.metric for limit in limits)], metrics)
     needed = _columns([metric, "throughput", "speedup", *shown, *(limit.metric for limit in limits)])
     chosen = latest(asked.of(frame[[name for name in frame.columns if name in needed]])).reset_index(drop=True)
     _check_measured(chosen, metric)
@@ -163,12 +162,6 @@ def _objective(name: str, metrics: Mapping[str, Metric]) -> str:
     if name == _AT_RATE and AT_RATE not in metrics:
         raise UsageError(f"{_AT_RATE} needs a rate, and studies with arrivals")
     return objectives.objective(name, metrics, {_AT_RATE: AT_RATE}).name
-
-
-def _metric(name: str, metrics: Mapping[str, Metric]) -> str:
-    if name not in metrics:
-        raise UnknownNameError("metric", name, metrics)
-    return name
 
 
 def _check_measured(chosen: pd.DataFrame, metric: str) -> None:
@@ -236,12 +229,7 @@ def losses(ratios: Estimate, values: Floats, metric: Metric) -> dict[str, Floats
 def on_front(values: Floats, lower: Sequence[bool]) -> NDArray[np.bool_]:
     """Mark rows on the Pareto front. Rows with NaN are not on it.
 
-    Parameters
-    ----------
-    values : Floats
-        One row per candidate, one column per metric.
-    lower : Sequence[bool]
-        Metrics for which lower is better.
+    ``values`` has a row per candidate and a column per metric; ``lower`` marks metrics for which lower is better.
     """
     known = ~np.isnan(values).any(axis=1)
     turned = np.where(np.array(lower, bool), values, -values)

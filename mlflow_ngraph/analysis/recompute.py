@@ -32,7 +32,6 @@ class Recomputed:
     figures: int
     """Number of compared figures."""
     samples: int
-    """Number of raw samples."""
     finished: bool
     """False where the journal ends before the study does."""
     differences: pd.DataFrame
@@ -42,16 +41,9 @@ class Recomputed:
 def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
     """Derive the metrics of a study run from its raw samples, and compare them with the stored ones.
 
-    Parameters
-    ----------
-    run : str
-        Id of a study run or lane run; or a study, as `study_names.run_of` takes it.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached, or the run lacks what is needed, or its files are not those that a study wrote: a
-        line of the journal does not check, or the table is not the one that the run's tags speak of.
+    ``run`` is the id of a study run or lane run, or a study, as `study_names.run_of` takes it. Raises `TrackingError`
+    if the server cannot be reached, or the run lacks what is needed, or its files are not those that a study wrote: a
+    line of the journal does not check, or the table is not the one that the run's tags speak of.
     """
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
@@ -67,20 +59,7 @@ def recompute(run: str, tracking_uri: str | None = None) -> Recomputed:
 
 
 def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
-    """Download journal, samples and results of a study run, with its rates if any.
-
-    Parameters
-    ----------
-    run : str
-        Id of a study run or lane run; or a study, as `study_names.run_of` takes it.
-    target : Path
-        Directory for the files.
-
-    Returns
-    -------
-    str
-        The id of the study run.
-    """
+    """Download journal, samples and results of a study run, with its rates if any; return its id. See `recompute`."""
     uri = connection.resolve_uri(tracking_uri)
     client = connection.reach(uri)
     run_id, _ = study_names.run_of(run, tracking_uri)
@@ -103,15 +82,7 @@ def fetch(run: str, target: Path, tracking_uri: str | None = None) -> str:
 def table(run_id: str, path: Path) -> pd.DataFrame:
     """Read a recorded table; an empty one of rates where none were measured.
 
-    Parameters
-    ----------
-    run_id : str
-        Named in messages.
-
-    Raises
-    ------
-    TrackingError
-        It is not readable.
+    Raises `TrackingError`, which names the run, if it is not readable.
     """
     stored: pd.DataFrame = pd.DataFrame(columns=list(arrivals.COLUMNS))
     if not path.is_file():

@@ -121,11 +121,8 @@ def select(
 ) -> pd.DataFrame:
     """As `load`, with the filters as one object.
 
-    Parameters
-    ----------
-    found : FoundRuns | None
-        Study runs, if already listed; they replace servers, experiments and run. Remarks are added to its notes;
-        without it, they are logged.
+    ``found`` are study runs that are listed already; they replace servers, experiments and run. Remarks are added to
+    its notes; without it, they are logged.
     """
     known, found = found, listing.find(tracking_uri, experiments, run) if found is None else found
     needed = None if columns is None else {*columns, *_NEEDED}

@@ -36,15 +36,7 @@ def recorded_to_last(found: FoundRuns, *, guess: bool = True) -> FoundRuns:
     """Keep one experiment of each server: the one to which the newest study of this machine was recorded, else the one
     with the newest study of anybody.
 
-    Parameters
-    ----------
-    guess : bool
-        Choose also among experiments of which none has a study of this machine.
-
-    Raises
-    ------
-    UsageError
-        The choice would be a guess.
+    ``guess``: choose also among experiments of which none has a study of this machine; else that raises `UsageError`.
     """
     own: list[str] = []
     kept = dict(found.runs)

@@ -53,7 +53,6 @@ class Selection:
     compilers: Sequence[str] = ()
     """Names, with or without flags."""
     precisions: Sequence[str] = ()
-    """Requested precisions."""
     batch_sizes: Sequence[int] = ()
     studies: Sequence[str] = ()
     """Names, ids, or ids of study runs."""
@@ -88,17 +87,8 @@ class Selection:
     def check(self, frame: pd.DataFrame) -> None:
         """Refuse filters without a match, and list the choices.
 
-        Parameters
-        ----------
-        frame : pd.DataFrame
-            All results.
-
-        Raises
-        ------
-        UnknownNameError
-            There is nothing of a name that is asked for.
-        UsageError
-            A name may mean several workloads, or the filters let nothing through together.
+        Raises `UnknownNameError` if there is nothing of a name that is asked for, and `UsageError` if a name may mean
+        several workloads, or the filters let nothing through together.
         """
         self.check_names(frame)
         if len(frame) and self.of(frame).empty:

@@ -22,17 +22,8 @@ AT_RATE_METRIC = Metric(AT_RATE, "ms", "lower", "99th percentile of the latency 
 def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFrame:
     """Offered rates of the cells in a results table; docs/reference/metrics.md lists the columns.
 
-    Parameters
-    ----------
-    tracking_uris : Sequence[str] | None
-        Servers that ``frame`` was read from; MLflow's default when left out.
-
-    Raises
-    ------
-    UsageError
-        No study of the table offered any.
-    TrackingError
-        A server cannot be reached.
+    ``tracking_uris`` are the servers that ``frame`` was read from; MLflow's default when left out. Raises `UsageError`
+    if no study of the table offered any, and `TrackingError` if a server cannot be reached.
     """
     runs = frame.loc[frame["serve_peak_rate"].notna(), ["tracking_uri", "run_id"]].drop_duplicates()
     tables = []
@@ -56,12 +47,8 @@ def read(tracking_uris: Sequence[str] | None, frame: pd.DataFrame) -> pd.DataFra
 def add(frame: pd.DataFrame, offered: pd.DataFrame, rate: float) -> pd.DataFrame:
     """Add the column `AT_RATE`; missing where no such rate was sustained.
 
-    Parameters
-    ----------
-    offered : pd.DataFrame
-        Rows of ``arrivals.parquet``.
-    rate : float
-        Samples per second. A request is a batch, so requests per second are this divided by the batch size.
+    ``offered`` are rows of ``arrivals.parquet``. The rate is in samples per second. A request is a batch, so requests
+    per second are this divided by the batch size.
     """
     fair = offered[
         offered["valid"].astype(bool) & ~offered["overloaded"].astype(bool) & offered["latency_p99_ms"].notna()

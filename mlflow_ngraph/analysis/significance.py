@@ -16,12 +16,8 @@ from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, UNSTEADY, is_co
 def figures(frame: pd.DataFrame, metric: str) -> Estimate:
     """Figures of a metric. The error is NaN where there is no interval.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The tidy table, with the columns of `mlflow_ngraph.metrics.with_estimates`.
-    metric : str
-        For a complement the figures are those of ``1 - metric``.
+    The table has the columns of `mlflow_ngraph.metrics.with_estimates`. For a complement the figures are those of
+    ``1 - metric``.
     """
     values = frame[metric].to_numpy(float)
     source = reciprocal_of(metric)
@@ -32,13 +28,7 @@ def figures(frame: pd.DataFrame, metric: str) -> Estimate:
 
 
 def interval(frame: pd.DataFrame, metric: str) -> tuple[Array, Array]:
-    """Ends of the intervals of a metric; NaN without one.
-
-    Parameters
-    ----------
-    metric : str
-        A metric with an interval of its own, or with one derived from its reciprocal.
-    """
+    """Ends of the intervals of a metric, its own or derived from its reciprocal; NaN without one."""
     shown = figures(frame, metric).interval()
     if reciprocal_of(metric) != metric:
         return shown
@@ -59,12 +49,7 @@ def unsteady(frame: pd.DataFrame, metric: str) -> NDArray[np.bool_]:
 def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
     """Adjust p-values by Holm's method: at 0.05, at most 5 of 100 tables have any false rejection.
 
-    Parameters
-    ----------
-    p_values : ArrayLike
-        NaN means untested; it stays NaN and does not count.
-    hypotheses : int | None
-        Number of tests; the number of p-values when left out.
+    NaN means untested; it stays NaN and does not count among the hypotheses.
     """
     values = np.asarray(p_values, float)
     adjusted = np.full_like(values, np.nan)

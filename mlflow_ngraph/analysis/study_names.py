@@ -34,7 +34,6 @@ class NamedStudy:
 
     @property
     def text(self) -> str:
-        """Description of the choice."""
         place = f"{self.back} before the latest" if self.back else "the latest"
         return f"{f'{place} of {self.runs} studies, ' if self.runs > 1 else ''}{self.study_id}"
 
@@ -42,12 +41,8 @@ class NamedStudy:
 def run_of(named: str, tracking_uri: str | None = None) -> tuple[str, str]:
     """Find a run by its id or by a study, and describe the choice.
 
-    Raises
-    ------
-    UsageError
-        No study has this name, or it is ambiguous.
-    TrackingError
-        The server cannot be reached.
+    Raises `UsageError` if no study has this name or it is ambiguous, and `TrackingError` if the server cannot be
+    reached.
     """
     if RUN_ID.fullmatch(named):
         return named, named
@@ -63,10 +58,7 @@ def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:
 
     Others may record under any name and id. Experiments to which this machine recorded such a study come before theirs.
 
-    Raises
-    ------
-    UsageError
-        Studies of this name are of several devices or experiments, or not so many.
+    Raises `UsageError` if studies of this name are of several devices or experiments, or not so many.
     """
     stem, back = counted_back(name)
     fits = (frame["study"] == stem) | (frame["study_id"] == name)

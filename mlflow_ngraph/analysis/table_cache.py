@@ -115,21 +115,10 @@ def read(
 ) -> list[tuple[ListedRun, pa.Table]]:
     """Tables of study runs, in order. Runs without a valid table are left out.
 
-    Parameters
-    ----------
-    columns : Collection[str] | None
-        Columns to read, where a table has them; all when left out.
-    cache : TableCache | None
-        None reads everything from the server.
-    refused : Callable[[str], None]
-        Called with a message for each of the first invalid tables, and with the number of the others.
-    patient : bool
-        Wait for tables that are recorded at this moment.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached.
+    ``columns`` are those to read, where a table has them; all when left out. Without a cache everything is read from
+    the server. ``refused`` is called with a message for each of the first invalid tables, and with the number of the
+    others. ``patient``: wait for tables that are recorded at this moment. Raises `TrackingError` if the server cannot
+    be reached.
     """
     by_run: dict[str, _Read] = {run.run_id: cache.look_up(run, columns) if cache else None for run in runs}
     missing = [run for run in runs if by_run[run.run_id] is None]

@@ -69,13 +69,7 @@ _METRIC_NAME = re.compile(r"[\w.]{1,200}")
 
 
 class BadTableError(TrackingError):
-    """Invalid results table; the message names the run.
-
-    Parameters
-    ----------
-    holds_s : float
-        Seconds for which the refusal is worth remembering.
-    """
+    """Invalid results table; the message names the run. The refusal is worth remembering for ``holds_s`` seconds."""
 
     def __init__(
         self,
@@ -97,10 +91,7 @@ class _ForeignError(Exception):
 def parsed(content: bytes, run: ListedRun) -> pa.Table:
     """Parse and validate the table of a run. Control characters are removed from texts.
 
-    Raises
-    ------
-    BadTableError
-        It is not the file that the run's tags speak of, cannot be read, or holds what cannot be.
+    Raises `BadTableError` if it is not the file that the run's tags speak of, cannot be read, or holds what cannot be.
     """
     try:
         table = _read(content)

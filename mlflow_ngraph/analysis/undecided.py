@@ -53,7 +53,6 @@ class Rival:
 
     @property
     def clause(self) -> str:
-        """Clause for people."""
         if self.ratio is not None:
             found = _FOUND.get(self.how, "")
             if self.ratio_ci_low is None or self.ratio_ci_high is None:
@@ -66,23 +65,14 @@ class Rival:
         return f"{named(self.row)} measured {figure(self.value, self.metric, self.unit)} but is {self.row['verdict']}"
 
     def to_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {**vars(self), "row": dict(self.row)}
 
 
 def sentence(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "") -> str:
     """Sentence about the rivals of an answer, with the command that measures again at its end.
 
-    Parameters
-    ----------
-    rivals : sequence of Rival
-        At least one, from `rivals.rivals_of`.
-    answer : mapping of str to Any, optional
-        Row of the best known cell.
-    figures : str
-        Figure of the answer, such as ``61.2 samples/s``.
-    where : str
-        Model and device, where they have to be named.
+    There is at least one, from `rivals.rivals_of`. ``answer`` is the row of the best known cell, and ``figures`` its
+    figure, such as ``61.2 samples/s``. ``where`` are model and device, where they have to be named.
     """
     head = f"undecided for {where}" if where else "undecided"
     named_answer = f"{named(answer)} ({figures})" if answer is not None else ""
@@ -100,12 +90,7 @@ def measuring(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> tupl
 
     The command is empty for a study of another home, which the words name then.
 
-    Parameters
-    ----------
-    rivals : sequence of Rival
-        At least one.
-    answer : mapping of str to Any, optional
-        Row of the answer, which is measured together with its rivals.
+    There is at least one rival. ``answer`` is the row of the answer, which is measured together with its rivals.
     """
     first = rivals[0].row
     study = home.own_study(str(first["study_id"]))

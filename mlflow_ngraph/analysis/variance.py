@@ -29,24 +29,14 @@ _SLICE = ["session", "round"]
 def scatter(source: str, tracking_uri: str | None = None) -> pd.DataFrame:
     """Decompose the variance of a study's cells.
 
-    Parameters
-    ----------
-    source : str
-        Directory of a study, or id of a study run or lane run.
+    ``source`` is the directory of a study, or the id of a study run or lane run. Raises `JournalError` or
+    `TrackingError` if there is no such study, or it cannot be read.
 
-    Returns
-    -------
-    pd.DataFrame
-        One row per timed cell: numbers of processes, slices and repetitions; for each of these levels, the standard
-        deviation that it adds as a share of a duration, and its share of the variance of the cell's mean (missing where
-        unknown); the repetitions of a slice, the number that would be most informative for a given time, and the share
-        of the time that it would need for the same error; the share of the variance of the slices' ratio to the
-        baseline that shared rounds removed (negative if they added to it).
-
-    Raises
-    ------
-    JournalError, TrackingError
-        There is no such study, or it cannot be read.
+    Returns one row per timed cell: numbers of processes, slices and repetitions; for each of these levels, the standard
+    deviation that it adds as a share of a duration, and its share of the variance of the cell's mean (missing where
+    unknown); the repetitions of a slice, the number that would be most informative for a given time, and the share of
+    the time that it would need for the same error; the share of the variance of the slices' ratio to the baseline that
+    shared rounds removed (negative if they added to it).
     """
     taken, cells = _read(source, tracking_uri)
     names = cells.set_index("cell")
@@ -94,18 +84,13 @@ def _components(repetitions: pd.DataFrame) -> dict[str, Any]:
     slices = repetitions.groupby(_SLICE, sort=False)
     processes = repetitions.groupby(["session", "loading"], sort=False)
     durations = repetitions["duration_ns"].to_numpy(float)
-    parts = components(
-        durations,
-        slices.ngroup().to_numpy(np.int64),
-        processes.ngroup().to_numpy(np.int64),
-    )
+    parts = components(durations, slices.ngroup().to_numpy(np.int64), processes.ngroup().to_numpy(np.int64))
     units = {"process": processes.ngroups, "slice": slices.ngroups, "repetition": len(repetitions)}
     found: dict[str, Any] = {f"{level}_units": count for level, count in units.items()}
     for level, part in parts.items():
         found[f"{level}_deviation"] = None if part is None else part.deviation
         found[f"{level}_of_error"] = None if part is None else part.of_error
     length, each_s = len(repetitions) / slices.ngroups, float(durations.mean()) / 1e9
-    found["slice_length"] = length
     beside_s = max(0.0, float((slices["watched_s"].first() - slices["duration_ns"].sum() / 1e9).mean()))
     found["slice_length"] = length
     own = parts["repetition"]

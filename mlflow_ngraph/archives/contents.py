@@ -91,15 +91,8 @@ class Contents(FrozenModel):
     def parse(cls, content: bytes, where: str) -> Contents:
         """Parse ``archive.json``.
 
-        Parameters
-        ----------
-        where : str
-            Names the archive in messages.
-
-        Raises
-        ------
-        ArchiveError
-            It is none, or one of a newer version; says which reads it.
+        ``where`` names the archive in messages. Raises `ArchiveError` if it is none, or one of a newer version; says
+        which reads it.
         """
         try:
             document = documents.from_json(content)

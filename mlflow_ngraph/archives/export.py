@@ -64,25 +64,10 @@ def export(
 ) -> Exported:
     """Write studies into an archive. Equal studies give equal archives, bit for bit.
 
-    Parameters
-    ----------
-    key : Ed25519PrivateKey | None
-        Signs it.
-    replace : bool
-        Overwrite an existing file.
-    on_wait : Callable[[Path], None]
-        Called before waiting for a process that runs or records one of the studies.
-
-    Raises
-    ------
-    UsageError
-        There is a file already, or it cannot be written there.
-    ArchiveError
-        A file has changed while it was read, or a study is given twice.
-    JournalError
-        There is no study in a directory, or its journal is damaged.
-    DiskFullError
-        There is no room for it.
+    ``key`` signs it, and ``replace`` overwrites an existing file. ``on_wait`` is called before waiting for a process
+    that runs or records one of the studies. Raises `UsageError` if there is a file already or it cannot be written
+    there, `ArchiveError` if a file has changed while it was read or a study is given twice, `JournalError` if there is
+    no study in a directory or its journal is damaged, and `DiskFullError` if there is no room for it.
     """
     if target.exists() and not replace:
         raise UsageError(f"{target} is there already: choose another name, or add --force")

@@ -77,17 +77,8 @@ class Imported:
 def check(path: Path, rules: Rules) -> Archive:
     """Verify every byte of an archive. Writes nothing.
 
-    Parameters
-    ----------
-    rules : Rules
-        Trusted signers.
-
-    Raises
-    ------
-    ArchiveError
-        It cannot be read, is none, has changed, or a newer version wrote it.
-    EngineError
-        The rules do not let it in.
+    Raises `ArchiveError` if it cannot be read, is none, has changed, or a newer version wrote it, and `EngineError` if
+    the rules do not let it in.
     """
     where = str(path)
     try:
@@ -113,19 +104,9 @@ def check(path: Path, rules: Rules) -> Archive:
 def unpack(archive: Archive, studies: Path, on_wait: Callable[[Path], None] = lambda directory: None) -> list[Imported]:
     """Extract the studies of an archive. Repeating it changes nothing.
 
-    Parameters
-    ----------
-    studies : Path
-        Folder of all studies.
-    on_wait : Callable[[Path], None]
-        Called before waiting for a process that runs or records one of the studies.
-
-    Raises
-    ------
-    ArchiveError
-        It has changed since it was checked; or a study is here that went on in another way.
-    DiskFullError
-        There is no room for it.
+    ``studies`` is the folder of all studies. ``on_wait`` is called before waiting for a process that runs or records
+    one of them. Raises `ArchiveError` if it has changed since it was checked, or a study is here that went on in
+    another way, and `DiskFullError` if there is no room for it.
     """
     try:
         temporary = Path(tempfile.mkdtemp(prefix=".import-", dir=studies))

@@ -103,13 +103,7 @@ def cli(debug: bool) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Returns
-    -------
-    int
-        The exit code: that of the verb, or of the error that ended it.
-    """
+    """Run the command line; returns the exit code of the verb, or of the error that ended it."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     closed = streams.prepare()
     try:

@@ -17,13 +17,7 @@ from mlflow_ngraph.cli import output, study_plan, tables
 from mlflow_ngraph.cli.filters import bound_options
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
-from mlflow_ngraph.errors import (
-    DependencyError,
-    DeviceBusyError,
-    DeviceError,
-    UnknownNameError,
-    UsageError,
-)
+from mlflow_ngraph.errors import DependencyError, DeviceBusyError, DeviceError, UnknownNameError, UsageError
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
 
 if TYPE_CHECKING:
@@ -259,10 +253,7 @@ def show_outcome(
 ) -> None:
     """Print the results, best first, where they are recorded, and conclusions.
 
-    Parameters
-    ----------
-    tracking_uri, experiment : str | None
-        As they were given, for the command that records the study later.
+    ``tracking_uri`` and ``experiment`` are as they were given, for the command that records the study later.
     """
     from mlflow_ngraph.analysis.closing import answers
     from mlflow_ngraph.tables import races

@@ -11,7 +11,7 @@ import click
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.lists import SECONDS, quantity
-from mlflow_ngraph.errors import JournalError, UnknownNameError, UsageError
+from mlflow_ngraph.errors import JournalError, UsageError, require_known
 from mlflow_ngraph.execute.disk_inventory import StoredItem, What
 from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 from mlflow_ngraph.text import counted
@@ -77,9 +77,7 @@ def clean(
 
 def _named(kept: Iterable[StoredItem], names: Sequence[str]) -> list[StoredItem]:
     studies = {item.name: item for item in kept if item.what == "studies"}
-    for name in names:
-        if name not in studies:
-            raise UnknownNameError("study", name, studies)
+    require_known("study", names, studies)
     return [studies[name] for name in dict.fromkeys(names)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -138,26 +137,6 @@ def _write(pivot: Pivot, form: str, target: str | None, intervals: bool) -> None
     if form == "table" and not target:
         comparison.show(pivot, intervals)
     elif form == "parquet":
-        with _writing(str(target)):
-            comparison.long(pivot).to_parquet(str(target), index=False)
+        writing.write(comparison.long(pivot).to_parquet(index=False), target)
     else:
-        text = comparison.text(pivot, form, intervals)
-        if not target:
-            click.echo(text, nl=False)
-            return
-        with _writing(target):
-            Path(target).write_text(text, encoding="utf-8")
-
-
-class _writing:  # noqa: N801 - reads as a statement
-    """Report errors of writing in one line."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError):
-            raise UsageError(f"cannot write {self._target}: {error.strerror or error}") from error
+        writing.write(comparison.text(pivot, form, intervals), target)

@@ -59,13 +59,7 @@ def _flag_sheet(row: dict[str, Any]) -> Sheet:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Everything that is known about a compiler without running it.
-
-    Raises
-    ------
-    UnknownNameError
-        No compiler has this name.
-    """
+    """Everything that is known about a compiler without running it; raises `UnknownNameError` if there is none."""
     from mlflow_ngraph.compilers.registry import COMPILERS
 
     try:

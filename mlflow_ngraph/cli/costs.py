@@ -17,10 +17,7 @@ _SPEEDS = ("throughput", "speedup", "latency")
 def said(row: Any, told: Mapping[Any, Any]) -> tuple[str, str]:
     """``12 % slower`` or ``18.7 times slower``, and its interval; the latter empty where there is none.
 
-    Parameters
-    ----------
-    row : Any
-        A row of a recommendation, with ``loss`` and its interval; ``told`` are the facts about all of it.
+    ``row`` is one of a recommendation, with ``loss`` and its interval; ``told`` are the facts about all of it.
     """
     # Performance of a fleet is relative to the best one, of which more is better.
     lower = told["better"] == "lower" and not told["fleet"]

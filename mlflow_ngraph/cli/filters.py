@@ -64,13 +64,7 @@ class FilteredCommand(click.Command):
 
 
 def filter_options(command: F, lines: Mapping[str, str] | None = None) -> F:
-    """The filters; their values arrive by name, for `Asked`.
-
-    Parameters
-    ----------
-    lines : Mapping[str, str] | None
-        Other help lines, by the name of the option.
-    """
+    """The filters, whose values `Asked` takes by name; ``lines`` are other help lines, by the name of the option."""
     for name, metavar, line in reversed(_OPTIONS):
         several = metavar != "TIME"
         line = (lines or {}).get(name, line)  # noqa: PLW2901 - what a verb has to say is more than the common line
@@ -85,13 +79,7 @@ def filter_options(command: F, lines: Mapping[str, str] | None = None) -> F:
 
 
 class Asked:
-    """Values of the options.
-
-    Parameters
-    ----------
-    given : dict[str, Any]
-        The options by name, taken out of those of the command.
-    """
+    """Values of the filter options, which are taken out of ``given``, the options of a command by name."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         taken = {name: given.pop(name) for name, _, _ in _OPTIONS}
@@ -135,13 +123,7 @@ class Asked:
         ] + ["--all-experiments"] * self._everywhere
 
     def selection(self) -> Selection:
-        """The filters, checked as far as they can be without results.
-
-        Raises
-        ------
-        UsageError
-            A time is none.
-        """
+        """The filters, checked as far as they can be without results; raises `UsageError` if a time is none."""
         from mlflow_ngraph.analysis.selection import Selection, moment
 
         named = {
@@ -161,23 +143,10 @@ class Asked:
     def find(self, *, guess: bool = True, everywhere: bool = False, runs: Sequence[str] = ()) -> FoundRuns:
         """The study runs of the servers and experiments.
 
-        Parameters
-        ----------
-        guess : bool
-            As in `scope.recorded_to_last`.
-        everywhere : bool
-            Take in all experiments, where the user has named runs or studies.
-        runs : Sequence[str]
-            Ids of runs that the user has named, whose experiments count.
-
-        Raises
-        ------
-        UnknownNameError
-            An experiment does not exist.
-        UsageError
-            The choice of an experiment would be a guess.
-        TrackingError
-            A server cannot be reached.
+        ``guess`` is as in `scope.recorded_to_last`; ``everywhere`` takes in all experiments, where the user has named
+        runs or studies; ``runs`` are ids of runs that the user has named, whose experiments count. Raises
+        `UnknownNameError` if an experiment does not exist, `UsageError` if the choice of one would be a guess, and
+        `TrackingError` if a server cannot be reached.
         """
         from mlflow_ngraph.tracking import connection
 
@@ -201,19 +170,9 @@ class Asked:
     def read(self, columns: Collection[str] | None = None, found: FoundRuns | None = None) -> pd.DataFrame:
         """All results of the servers and experiments whose studies have the tags; the other filters are not applied.
 
-        Parameters
-        ----------
-        columns : Collection[str] | None
-            Read only these, if all of them are documented ones.
-        found : FoundRuns | None
-            Result of an earlier `find`; the caller then has to `tell` its notes.
-
-        Raises
-        ------
-        UsageError
-            There are none.
-        TrackingError
-            A server cannot be reached.
+        With ``columns`` only these are read, if all of them are documented ones. ``found`` is the result of an earlier
+        `find`, whose notes the caller has to `tell`. Raises `UsageError` if there are none, and `TrackingError` if a
+        server cannot be reached.
         """
         known = self.find() if found is None else found
         with _reading("reading results", known.runs):

@@ -14,7 +14,7 @@ from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.errors import require_known
 from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.text import counted
 
@@ -47,9 +47,7 @@ def findings(kinds: str | None, limit: int, form: str | None, target: str | None
     from mlflow_ngraph.metrics import TABLE
 
     wanted = items(kinds)
-    for name in wanted:
-        if name not in finding.KINDS:
-            raise UnknownNameError("kind of finding", name, finding.KINDS)
+    require_known("kind of finding", wanted, finding.KINDS)
     selection = asked.selection()
     frame = asked.read([name for name in (*finding.NEEDED, "run_id") if name in TABLE])
     selection.check(frame)

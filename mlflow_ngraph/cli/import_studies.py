@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.sync import recorded
 from mlflow_ngraph.cli.trust_options import trust_option
 
 
@@ -38,7 +38,6 @@ def import_studies(
     from mlflow_ngraph.archives import importing
     from mlflow_ngraph.engines import trust as trusting
     from mlflow_ngraph.execute import study_directories
-    from mlflow_ngraph.recording.from_journal import sync_study
 
     rules = trusting.load(trust, home)
     checked = [importing.check(path, rules) for path in archives]
@@ -57,14 +56,7 @@ def import_studies(
         for study in importing.unpack(archive, studies, output.say_who_records)
     ]
     for row in () if offline else arrived:
-        directory = Path(row["directory"])
-        wait = partial(output.say_who_records, directory)
-        outcome = sync_study(
-            directory, tracking_uri=tracking_uri, experiment=experiment, on_wait=wait, on_pause=output.say_pause
-        )
-        for note in outcome.notes:
-            output.tell(note)
-        row["where"] = dict(outcome.where)
+        row["where"] = recorded(Path(row["directory"]), tracking_uri=tracking_uri, experiment=experiment)["where"]
     if as_json:
         output.print_json({"imported": arrived})
         return 0

@@ -22,13 +22,9 @@ group."""
 class LazyGroup(click.Group):
     """A group whose commands live in modules of their own, or in plugins.
 
-    Parameters
-    ----------
-    verbs : Verbs
-        Its verbs, in the order of help.
-    points : str
-        The entry-point group of verbs that distributions bring, those of third parties too. None of them can replace a verb
-        that is in ``verbs``. The verbs of a group below this one are in the entry-point group ``points.NAME``.
+    ``verbs`` are in the order of help. ``points`` is the entry-point group of verbs that distributions bring, those of
+    third parties too. None of them can replace a verb that is in ``verbs``. The verbs of a group below this one are in
+    the entry-point group ``points.NAME``.
     """
 
     def __init__(self, *args: Any, verbs: Verbs, points: str, **kwargs: Any) -> None:

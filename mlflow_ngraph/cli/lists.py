@@ -19,13 +19,7 @@ def items(text: Sequence[str] | str | None) -> list[str]:
 
 
 def whole(key: str, text: str) -> int:
-    """The whole number that ``text`` is.
-
-    Raises
-    ------
-    StudyError
-        It is none; names ``key``.
-    """
+    """The whole number that ``text`` is, else raise `StudyError` with ``key``."""
     try:
         return int(text)
     except ValueError:
@@ -33,13 +27,7 @@ def whole(key: str, text: str) -> int:
 
 
 def quantity(option: str, text: str, units: Mapping[str, float]) -> float:
-    """A number with a unit, such as ``30d`` or ``20GB``.
-
-    Raises
-    ------
-    UsageError
-        It is none; names the ``option``.
-    """
+    """A number with a unit, such as ``30d`` or ``20GB``, else raise `UsageError` with the ``option``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in units:
         allowed = ", ".join(unit if unit in ("h", "d", "w") else unit.upper() for unit in units if unit)

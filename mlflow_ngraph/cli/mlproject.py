@@ -47,12 +47,8 @@ def lacking(compilers: list[str]) -> dict[str, str]:
 def dispatch(profile: DeviceProfile, parameters: Mapping[str, str]) -> None:
     """Run the device's sub-project in its own environment, as the MLflow run that this process belongs to.
 
-    Raises
-    ------
-    UsageError
-        The device has no sub-project here, or nothing can make its environment.
-    NGraphError
-        Its environment could not be made, or its study failed; the sub-process has already said why.
+    Raises `UsageError` if the device has no sub-project here, or nothing can make its environment, and `NGraphError` if
+    its environment could not be made, or its study failed; the sub-process has already said why.
     """
     if profile.project is None or not (ROOT / profile.project / "MLproject").is_file():
         raise UsageError(
@@ -78,10 +74,7 @@ def env_manager(run_id: str | None) -> str:
     That is ``$NGRAPH_ENV_MANAGER``, else the one that made the environment of this very run, else one that is
     installed.
 
-    Raises
-    ------
-    UsageError
-        The variable names no manager, or none is installed.
+    Raises `UsageError` if the variable names no manager, or none is installed.
     """
     chosen = os.environ.get(ENV_MANAGER, "")
     if chosen:

@@ -91,13 +91,7 @@ class _Trimmed:
 
 
 def console(stderr: bool = False, **options: Any) -> Console:
-    """A console with colours on terminals only, and of one width everywhere else.
-
-    Parameters
-    ----------
-    **options : Any
-        Of rich's console.
-    """
+    """A console with colours on terminals only, and of one width everywhere else; ``options`` are of rich's console."""
     made = PlainConsole(stderr=stderr, highlight=False, markup=False, emoji=False, **options)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made = PlainConsole(stderr=stderr, highlight=False, markup=False, emoji=False, **{"width": WIDTH, **options})
@@ -109,10 +103,7 @@ def broken(text: str, width: int, hanging: str | None = None) -> str:
 
     A command at the end of a line stays one command: it begins a line of its own, and goes on behind backslashes.
 
-    Parameters
-    ----------
-    hanging : str | None
-        Indentation of continued lines; two blanks more than the line, when left out.
+    ``hanging`` is the indentation of continued lines; two blanks more than the line, when left out.
     """
     return "\n".join(part for line in text.split("\n") for part in _parts(line, width, hanging))
 

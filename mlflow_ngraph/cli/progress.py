@@ -144,7 +144,6 @@ class State:
 
     @property
     def activity(self) -> str:
-        """Current activity, or several."""
         return "; ".join(self._beside.values()) or self._activity
 
     @property
@@ -347,7 +346,6 @@ class Progress(LiveArea):
         super().__init__(Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None)
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Update the display after an event."""
         line = self._state.update(event)
         if self._live is None:
             if line is not None:

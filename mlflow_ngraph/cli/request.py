@@ -22,12 +22,8 @@ def requested(name: str | None, overrides: Mapping[str, Any]) -> Study:
     Without a name the ready-made study ``quick`` lends what ``overrides`` leaves out; with other workloads it is
     that study no more, and is called ``adhoc``.
 
-    Raises
-    ------
-    StudyError
-        The file is invalid, or an override is; the message says which.
-    UnknownNameError
-        There is no compiler of this name. Whoever plans the study would find out too, after importing what plans are made of.
+    Raises `StudyError` if the file or an override is invalid, and `UnknownNameError` if there is no compiler of a name.
+    Whoever plans the study would find out too, after importing what plans are made of.
     """
     study = _read(name, overrides)
     for choice in study.compilers:
@@ -73,10 +69,7 @@ def overrides(
 ) -> dict[str, Any]:
     """The keys of a study that the options replace; empty text and None leave the study's own value.
 
-    Raises
-    ------
-    StudyError
-        A number is no number, a compiler's flags are not ``key=value``, or two devices are named.
+    Raises `StudyError` if a number is no number, a compiler's flags are not ``key=value``, or two devices are named.
     """
     if device and build_for and not build_for.startswith(device):
         raise StudyError(f"command line: --build-for {build_for} is another device than --device {device}")

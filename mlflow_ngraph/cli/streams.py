@@ -35,10 +35,7 @@ def beside(stream: TextIO | Copying) -> TextIO:
 def prepare() -> bool:
     """Make printing safe: open closed streams, and escape characters that they cannot encode.
 
-    Returns
-    -------
-    bool
-        Whether standard output was closed.
+    Returns whether standard output was closed.
     """
     closed = sys.stdout is None
     for number in (0, 1, 2):

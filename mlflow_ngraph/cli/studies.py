@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.errors import UnknownNameError
+from mlflow_ngraph.errors import require_known
 from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 
 
@@ -20,9 +20,7 @@ def studies(names: tuple[str, ...], as_json: bool) -> int:
 
     rows: list[dict[str, Any]] = []
     known = ready_made()
-    for name in names:
-        if name not in known:
-            raise UnknownNameError("ready-made study", name, known)
+    require_known("ready-made study", names, known)
     for name, path in known.items():
         if names and name not in names:
             continue

@@ -61,7 +61,7 @@ def sync(
         raise UsageError(f"there are no studies in {place}: give the --home in which they were measured")
     if not (studies or all_ or watch):
         return _list(place, as_json=as_json)
-    record = partial(_recorded, tracking_uri=tracking_uri, experiment=experiment)
+    record = partial(recorded, tracking_uri=tracking_uri, experiment=experiment)
     if watch:
         try:
             _watch(place, record, _seconds(every))
@@ -97,7 +97,8 @@ def _directory(place: Path, name: str) -> Path:
     return study_directories.named(place, name)
 
 
-def _recorded(directory: Path, *, tracking_uri: str | None, experiment: str | None) -> dict[str, Any]:
+def recorded(directory: Path, *, tracking_uri: str | None, experiment: str | None) -> dict[str, Any]:
+    """Record the study of a directory; its id and addresses."""
     from mlflow_ngraph.recording.from_journal import sync_study
 
     wait = partial(output.say_who_records, directory)

@@ -103,10 +103,7 @@ def _widths(
 ) -> list[int] | None:
     """Widths of the columns, with titles in one line where that fits; None where the table does not fit.
 
-    Parameters
-    ----------
-    breaking : bool
-        Let words of sentences go on in the next line.
+    ``breaking`` lets words of sentences go on in the next line.
     """
     room -= _GAP * (len(places) - 1)
     held = [_longest([line for row in texts for line in row[place].plain.splitlines()]) for place in places]

@@ -40,13 +40,7 @@ def run_option(command: F) -> F:
 
 
 def load(path: Path) -> Ed25519PrivateKey:
-    """A private key; a person is asked for its passphrase where it has one.
-
-    Raises
-    ------
-    UsageError
-        It cannot be used.
-    """
+    """A private key, else raise `UsageError`; a person is asked for its passphrase where it has one."""
     from mlflow_ngraph.engines.signing import load_key
 
     return load_key(path, lambda: str(click.prompt(f"Passphrase of {path}", hide_input=True, err=True)))

@@ -17,10 +17,7 @@ _ERASE = "\r\x1b[2K"
 def waiting(what: str, *, logged: bool = False) -> Iterator[None]:
     """Show ``what`` if the block takes long; on a terminal the line is erased afterwards.
 
-    Parameters
-    ----------
-    logged : bool
-        Say it, as a note, also where no terminal is.
+    With ``logged`` it is said, as a note, also where no terminal is.
     """
     stream = streams.beside(sys.stderr)
     terminal = stream.isatty()

@@ -18,10 +18,7 @@ _WIDE = 10_000
 def form(asked: str | None, target: str | None, forms: Sequence[str], endings: Mapping[str, str]) -> str:
     """The format that is meant: the one asked for, else the one that a file's name tells, else the first.
 
-    Raises
-    ------
-    UsageError
-        There is no such format.
+    Raises `UsageError` if there is no such format.
     """
     ending = Path(target).suffix if target else ""
     if not asked and ending not in ("", ".txt", *endings):
@@ -33,13 +30,7 @@ def form(asked: str | None, target: str | None, forms: Sequence[str], endings: M
 
 
 def give(form: str, target: str | None, *parts: Part) -> None:
-    """Show tables and lines on the terminal, or write them as text or Markdown.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
+    """Show tables and lines on the terminal, or write them as text or Markdown."""
     if form == "markdown":
         write(f"{markdown(*parts)}\n", target)
     elif target:
@@ -55,18 +46,12 @@ def printed(*parts: Part) -> str:
     return stream.getvalue()
 
 
-def write(text: str, target: str | None) -> None:
-    """Print, or write to a file.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be written.
-    """
+def write(content: str | bytes, target: str | None) -> None:
+    """Print, or write to a file; raises `UsageError` if it cannot be written."""
     if not target:
-        click.echo(text, nl=False)
+        click.echo(content, nl=False)
         return
     try:
-        Path(target).write_text(text, encoding="utf-8")
+        Path(target).write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from mlflow_ngraph.devices import processors
 from mlflow_ngraph.errors import DeviceError
 
 
@@ -54,6 +53,3 @@ class DeviceProfile(ABC):
         if not fitness.serves:
             raise DeviceError(f"device {self.name!r} {'; and '.join(fitness.problems)}")
         return fitness.warnings
-
-    def processors(self) -> int:
-        return processors.available()

@@ -16,6 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from mlflow_ngraph import credentials
+from mlflow_ngraph.devices import sysfs
 
 CPUINFO = Path("/proc/cpuinfo")
 _SYSFS_CPU = Path("/sys/devices/system/cpu")
@@ -106,7 +107,7 @@ _ARM_VENDORS = {"0x41": "ARM", "0x4e": "NVIDIA", "0x61": "Apple", "0xc0": "Amper
 
 def _cpuinfo_blocks(path: Path) -> list[dict[str, str]]:
     blocks: list[dict[str, str]] = []
-    for line in _read(path).splitlines():
+    for line in sysfs.text(path).splitlines():
         key, colon, value = line.partition(":")
         if key.strip() == "processor":
             blocks.append({})
@@ -174,12 +175,12 @@ def _board_capability() -> str:
 
 def device_tree_model(path: Path = Path("/proc/device-tree/model")) -> str:
     """Name of the board on machines that have a device tree, such as a Jetson."""
-    return _read(path).strip("\x00\n ")
+    return sysfs.text(path)
 
 
 def jetpack_release(path: Path = Path("/etc/nv_tegra_release")) -> str:
     """L4T release of a Jetson, such as ``R36 (release), REVISION: 4.3``."""
-    first = _read(path).partition("\n")[0]
+    first = sysfs.text(path).partition("\n")[0]
     return ", ".join(part.strip("# ") for part in first.split(",")[:2])
 
 
@@ -188,8 +189,8 @@ def power_mode(status: Path = Path("/var/lib/nvpmodel/status"), modes: Path = Pa
 
     It decides the number of processors, and how fast they and the GPU may run.
     """
-    names = dict(re.findall(r"POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)", _read(modes)))
-    now = re.search(r"pmode:0*(\d+)", _read(status))
+    names = dict(re.findall(r"POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)", sysfs.text(modes)))
+    now = re.search(r"pmode:0*(\d+)", sysfs.text(status))
     if now is not None:
         return str(names.get(now[1], f"mode {now[1]}"))
     mode = re.search(r"NV Power Mode:\s*(\S+)", _output(["nvpmodel", "-q"]))
@@ -198,35 +199,35 @@ def power_mode(status: Path = Path("/var/lib/nvpmodel/status"), modes: Path = Pa
 
 def governor() -> str:
     """Frequency governors in use, such as ``performance``; empty where the kernel does not report them."""
-    governors = {_read(path).strip() for path in _SYSFS_CPU.glob("cpu*/cpufreq/scaling_governor")}
+    governors = {sysfs.text(path) for path in _SYSFS_CPU.glob("cpu*/cpufreq/scaling_governor")}
     return ",".join(sorted(governors - {""}))
 
 
 def turbo() -> bool | None:
     """True if the processor may exceed its base clock; None where the kernel does not report it."""
-    no_turbo = _read(_SYSFS_CPU / "intel_pstate/no_turbo").strip()
+    no_turbo = sysfs.text(_SYSFS_CPU / "intel_pstate/no_turbo")
     if no_turbo:
         return no_turbo == "0"
-    boost = _read(_SYSFS_CPU / "cpufreq/boost").strip()
+    boost = sysfs.text(_SYSFS_CPU / "cpufreq/boost")
     return boost == "1" if boost else None
 
 
 def threads_share_cores() -> bool | None:
     """True if two threads of a core are in use (SMT); None where the kernel does not report it."""
-    active = _read(_SYSFS_CPU / "smt/active").strip()
+    active = sysfs.text(_SYSFS_CPU / "smt/active")
     return active == "1" if active else None
 
 
 def virtualization() -> Mapping[str, str]:
     """Hints that this is a virtual machine or a container."""
     hints = {}
-    if "hypervisor" in _read(CPUINFO):
-        hints["machine"] = _read(Path("/sys/class/dmi/id/product_name")).strip() or "virtual"
+    if "hypervisor" in sysfs.text(CPUINFO):
+        hints["machine"] = sysfs.text(Path("/sys/class/dmi/id/product_name")) or "virtual"
     if Path("/.dockerenv").exists():
         hints["container"] = "docker"
     elif Path("/run/.containerenv").exists():
         hints["container"] = "podman"
-    elif "kubepods" in _read(Path("/proc/1/cgroup")):
+    elif "kubepods" in sysfs.text(Path("/proc/1/cgroup")):
         hints["container"] = "kubernetes"
     return hints
 
@@ -242,13 +243,6 @@ def distribution() -> str:
 def as_plain(value: Cpu | Gpu) -> dict[str, object]:
     """Convert to a dict for JSON, with tuples as lists."""
     return {key: list(field) if isinstance(field, tuple) else field for key, field in asdict(value).items()}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _output(command: list[str]) -> str:

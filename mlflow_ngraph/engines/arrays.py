@@ -55,11 +55,7 @@ def check_integers(arrays: Sequence[NDArray[Any]], specs: Sequence[TensorSpec], 
     """Refuse integers that the workload does not have, or that its runtime would cut to other ones.
 
     Runtimes compute something from either, mostly without a word. Raises `UsageError`.
-
-    Parameters
-    ----------
-    widest : str | None
-        `Compiler.widest_integer` of the engine.
+    ``widest`` is `Compiler.widest_integer` of the engine.
     """
     for array, spec in zip(arrays, specs, strict=True):
         if array.dtype.kind not in "iu" or not array.size:

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlflow_ngraph import parity
+from mlflow_ngraph import parity, process_memory, torchvision_hook
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.engines import compatibility, environment
+from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.local_engine import LoadedEngine, prepare
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.engines.probe import Probe, read_probe
@@ -33,7 +33,8 @@ _MOST_CALLS = 1_000_000
 def main() -> None:
     """Try the engine that the parent names."""
     parent = Parent.connect()
-    environment.prepare_process()
+    process_memory.keep_freed()  # as studies do by default
+    torchvision_hook.install()
     parent.serve(
         {
             "import": _import,

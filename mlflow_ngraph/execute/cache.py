@@ -28,32 +28,13 @@ class SharedEngines(Protocol):
     ) -> Manifest | None:
         """Put the verified files of an engine into the new ``directory``; None when there is none.
 
-        Parameters
-        ----------
-        requires : Mapping[str, str]
-            Requirements of the compiler here; engines with others are skipped.
-        tell : Callable[[str], None]
-            Called with the reason for each unusable engine.
-
-        Raises
-        ------
-        NGraphError
-            The others cannot be reached.
+        ``requires`` are the requirements of the compiler here: engines with others are skipped. ``tell`` is called with
+        the reason for each unusable engine. Raises `NGraphError` if the others cannot be reached.
         """
 
 
 class EngineCache:
-    """Finds and keeps engines for the lanes of one study.
-
-    Parameters
-    ----------
-    study : StudyRecord
-        The study as it began.
-    store : EngineStore
-        Engines on this machine.
-    shared : SharedEngines | None
-        Searched for engines that this machine lacks.
-    """
+    """Finds and keeps engines for the lanes of one study. What this machine lacks is looked for in ``shared``."""
 
     def __init__(
         self, journal: Journal, study: StudyRecord, store: EngineStore, shared: SharedEngines | None = None
@@ -68,12 +49,8 @@ class EngineCache:
     ) -> Manifest | None:
         """Put an engine into the new directory ``target``; None when it has to be compiled.
 
-        Parameters
-        ----------
-        requires : Mapping[str, str]
-            Requirements of the compiler here.
-        shared : bool
-            Also search beyond this machine, if the study does.
+        ``requires`` are the requirements of the compiler here. ``shared``: also search beyond this machine, if the
+        study does.
         """
         stored = self._local(lane, key) or (self._pull(lane, key, requires) if shared else None)
         if stored is None:

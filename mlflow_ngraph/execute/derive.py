@@ -33,12 +33,8 @@ def derive(
 ) -> None:
     """Fill `CellRecord.metrics` of every cell.
 
-    Parameters
-    ----------
-    companions : Mapping[str, Sequence[SliceRecord]] | None
-        Slices of the baseline beside cells of other sessions, by cell id.
-    workloads : Collection[str] | None
-        Restricts the lanes; lanes of a workload depend on no others.
+    ``companions`` are slices of the baseline beside cells of other sessions, by cell id. ``workloads`` restricts the
+    lanes: those of a workload depend on no others.
     """
     raced = record.study.get("objective") in get_args(Raced)
     processors = int(record.fingerprint["hardware"]["cpu"]["threads"])
@@ -62,13 +58,7 @@ def derive(
 
 
 def own_metrics(lane: LaneRecord, cell: CellRecord, processors: int) -> dict[str, float]:
-    """Metrics of a cell from its own slices and engine.
-
-    Parameters
-    ----------
-    processors : int
-        Of the whole machine.
-    """
+    """Metrics of a cell from its own slices and engine. ``processors`` are those of the whole machine."""
     metrics: dict[str, float] = {}
     engine = lane.engine_of(cell)
     if engine is not None:
@@ -249,13 +239,7 @@ def _put(
     value: Array | None = None,
     interval: tuple[Array, Array] | None = None,
 ) -> None:
-    """Set a metric with its interval and error, where they exist.
-
-    Parameters
-    ----------
-    value, interval : Array | None, tuple[Array, Array] | None
-        Replace those of the estimate.
-    """
+    """Set a metric with its interval and error, where they exist; ``value`` and ``interval`` replace the estimate's."""
     metrics[name] = float(estimate.value if value is None else value)
     low, high = estimate.interval() if interval is None else interval
     if np.isfinite(low) and np.isfinite(high):

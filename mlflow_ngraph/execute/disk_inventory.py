@@ -52,13 +52,7 @@ class StoredItem:
 
 
 def stored_items(home: Path) -> list[StoredItem]:
-    """All items below a directory, longest unused first.
-
-    Parameters
-    ----------
-    home : Path
-        See `mlflow_ngraph.home.location`.
-    """
+    """All items below a directory, longest unused first; see `mlflow_ngraph.home.location`."""
     found = [*_of_studies(home / "studies"), *_cached(home_directory.engine_store(home))]
     found += [
         StoredItem("pulled", path.name, (path,), _changed(path))
@@ -82,12 +76,7 @@ def freed_bytes(chosen: Iterable[StoredItem]) -> int:
 def remove(item: StoredItem) -> None:
     """Delete an item. An interrupted deletion leaves a hidden directory, which the next inventory lists.
 
-    Raises
-    ------
-    JournalError
-        Its study is running or being recorded.
-    OSError
-        It cannot be deleted.
+    Raises `JournalError` if its study is running or being recorded.
     """
     with ExitStack() as stack:
         if item.study is not None:
@@ -118,7 +107,7 @@ def _why_it_stays(study: Path) -> str:
     try:
         if study_directories.end(study) == "open":
             return "it did not come to its end"
-        return "" if study_directories.is_recorded(study) else "it is not recorded"
+        return "" if study_directories.recorded_as(study) else "it is not recorded"
     except JournalError:
         return "its journal is damaged"
 

@@ -29,14 +29,8 @@ class EngineJobs:
     The workload is prepared once. Lanes then compile missing engines and verify all of them, in processes of their own:
     none of these is timed.
 
-    Parameters
-    ----------
-    wanted : Mapping[str, set[int]]
-        Batch sizes that need an engine, by lane.
-    before : StudyRecord | None
-        Results of earlier sessions.
-    fail : Fail
-        Called with batch sizes that get no engine.
+    ``wanted`` are batch sizes that need an engine, by lane, and ``before`` are results of earlier sessions. ``fail`` is
+    called with batch sizes that get no engine.
     """
 
     def __init__(
@@ -99,7 +93,7 @@ class EngineJobs:
         self._parameters = materials["info"]["parameters"] or self._parameters
         for engines in self._lanes:
             lane, engines.impure = engines.lane, materials["behaviour"]["impure"]
-            for group in engines.groups([fixed] if fixed is not None else list(lane.batch_sizes)):
+            for group in engines.compiler.engines([fixed] if fixed is not None else list(lane.batch_sizes)):
                 if self._wanted[lane.id].intersection(group) and not set(group) <= engines.made.keys():
                     key = engines.key(group, materials)
                     if not self._of_before(engines, key) and not engines.take(group, key):

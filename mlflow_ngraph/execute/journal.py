@@ -50,17 +50,9 @@ def cell_id(lane: str, batch: int) -> str:
 class Journal:
     """Appends events to the journal of a study directory; one process at a time.
 
-    Parameters
-    ----------
-    on_event : Callable[[Event], None]
-        Called with every event after it is on disk.
-    on_wait : Callable[[], None] | None
-        Called once before waiting for another writer; None does not wait.
-
-    Raises
-    ------
-    JournalError
-        Another process is writing this journal, or the directory is not writable.
+    ``on_event`` is called with every event after it is on disk, and ``on_wait`` once before waiting for another writer;
+    None does not wait. Raises `JournalError` if another process is writing this journal, or the directory is not
+    writable.
     """
 
     def __init__(
@@ -100,10 +92,7 @@ class Journal:
     def append(self, event: str, **fields: Any) -> Event:
         """Write an event, force it to disk, then call the observer.
 
-        Raises
-        ------
-        DiskFullError
-            The disk is full; nothing of the event is left behind.
+        Raises `DiskFullError` if the disk is full; nothing of the event is left behind.
         """
         # A clock that is set back must not end a study before its beginning.
         line = {"event": event, "at": max(time.time(), self._latest), **fields}
@@ -149,13 +138,7 @@ class Journal:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Block writers of a journal within a ``with`` block.
-
-    Raises
-    ------
-    JournalError
-        Another process is writing it.
-    """
+    """Block writers of a journal within a ``with`` block. Raises `JournalError` if another process is writing it."""
     lock = FileLock(directory / _LOCK)
     try:
         lock.acquire(timeout=0)
@@ -172,28 +155,19 @@ def _busy(directory: Path) -> JournalError:
 
 
 class Reader:
-    """Reads a growing journal line by line, in constant memory.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of the study.
-    """
+    """Reads a growing journal line by line, in constant memory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lines = 0
-        """Number of lines read."""
         self._offset = 0
         self._check = ""
 
     def new(self) -> Iterator[Event]:
         """Yield the events not read before, in order, without an incomplete last line.
 
-        Raises
-        ------
-        JournalError
-            There is no journal, a line is damaged, or a newer version wrote it; names file and line.
+        Raises `JournalError`, which names file and line, if there is no journal, a line is damaged, or a newer version
+        wrote it.
         """
         path = _path(self.directory)
         with path.open("rb") as file:
@@ -208,28 +182,15 @@ class Reader:
 
 
 def read(directory: Path) -> Iterator[Event]:
-    """Yield the events of a study in order, without an incomplete last line.
-
-    Raises
-    ------
-    JournalError
-        As in `Reader.new`.
-    """
+    """Yield the events of a study in order, without an incomplete last line. Raises as `Reader.new`."""
     return Reader(directory).new()
 
 
 def parsed(lines: Iterable[bytes], where: str) -> Iterator[Event]:
     """Parse whole lines, checking each against the one before it.
 
-    Parameters
-    ----------
-    where : str
-        Name of the journal in messages.
-
-    Raises
-    ------
-    JournalError
-        A line is damaged, or a newer version wrote it; names the line.
+    ``where`` names the journal in messages. Raises `JournalError`, which names the line, if one is damaged, or a newer
+    version wrote it.
     """
     check = ""
     for number, line in enumerate(lines, 1):
@@ -238,25 +199,15 @@ def parsed(lines: Iterable[bytes], where: str) -> Iterator[Event]:
 
 
 def first(directory: Path) -> Event | None:
-    """Return the first event; None when the study was killed before it.
-
-    Raises
-    ------
-    JournalError
-        As in `Reader.new`.
-    """
+    """Return the first event; None when the study was killed before it. Raises as `Reader.new`."""
     return next(read(directory), None)
 
 
 def read_backwards(directory: Path) -> Iterator[Event]:
     """Yield the events of a study, last one first, reading no more than needed.
 
-    Only a reading from the start can verify the digests. Use these events for nothing but the next step.
-
-    Raises
-    ------
-    JournalError
-        As in `Reader.new`.
+    Only a reading from the start can verify the digests. Use these events for nothing but the next step. Raises as
+    `Reader.new`.
     """
     first(directory)  # says what is wrong with the journal as a whole
     path = _path(directory)
@@ -273,13 +224,7 @@ def _path(directory: Path) -> Path:
 
 
 def line_of(event: Event, before: str) -> tuple[bytes, str]:
-    """Serialise an event; return its line and digest.
-
-    Parameters
-    ----------
-    before : str
-        Digest of the previous line; empty for the first one.
-    """
+    """Serialise an event; return its line and digest. ``before`` is that of the previous line; empty for the first."""
     content = json.dumps(event, separators=(",", ":"), allow_nan=True).encode()[:-1]
     check = _check_of(content, before)
     return content + _CHECK.format(check).encode(), check
@@ -292,12 +237,8 @@ def _check_of(content: bytes, before: str) -> str:
 def _event(path: Path | str, line: bytes, name: str, before: str | None = None) -> tuple[Event, str]:
     """Parse a line; return its event and digest.
 
-    Parameters
-    ----------
-    name : str
-        Name of the line in errors.
-    before : str | None
-        Digest of the previous line, empty for the first one; None when unknown.
+    ``name`` is that of the line in errors. ``before`` is the digest of the previous line: empty for the first one, and
+    None when unknown.
     """
     content, check, end = line.rpartition(b',"check":"')
     digest = end[:_CHECK_CHARACTERS].decode("ascii", "replace")
@@ -332,13 +273,7 @@ def _lines_from_end(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _drop_half_line(path: Path) -> tuple[str, float]:
-    """Truncate an incomplete last line.
-
-    Returns
-    -------
-    tuple[str, float]
-        Digest and time of the last complete line; empty and 0 when there is none.
-    """
+    """Truncate an incomplete last line. Return digest and time of the last complete one; empty and 0 without one."""
     if not path.exists():
         return "", 0.0
     with path.open("r+b") as file:

@@ -43,12 +43,8 @@ size."""
 class LaneRunner:
     """Measures the engines of one lane. Methods raise `ChildFailure` when a stage has no result.
 
-    Parameters
-    ----------
-    before : LaneRecord | None
-        Results of earlier sessions.
-    peak : tuple[int, int] | None
-        A measured batch size and the peak memory of the process in bytes.
+    ``before`` are results of earlier sessions. ``peak`` is a measured batch size with the peak memory of the process in
+    bytes.
     """
 
     def __init__(
@@ -75,12 +71,10 @@ class LaneRunner:
 
     @property
     def engines(self) -> Mapping[int, EngineRecord]:
-        """Engines by batch size."""
         return self._engines.made
 
     @property
     def overhead_s(self) -> float:
-        """Seconds of the processes that belong to no named stage."""
         return self._process.overhead_s + sum(twin.overhead_s for twin in self.twins)
 
     def twin(self) -> LaneRunner:
@@ -98,16 +92,12 @@ class LaneRunner:
         self._process.settle()
 
     def evict(self, batch: int, reason: str) -> None:
-        """Remove a failed engine from the cache."""
         self._engines.evict(batch, reason)
 
     def load(self, batch: int, *, continued: bool = False) -> Loaded:
         """Load the engine in the measuring process and check its outputs.
 
-        Parameters
-        ----------
-        continued : bool
-            Count the slices of earlier sessions.
+        ``continued``: count the slices of earlier sessions.
         """
         engine, stopped_s = self.engines[batch], list[float]()
         try:
@@ -160,10 +150,7 @@ class LaneRunner:
 
         The placement of weights, activations and code makes a process slightly faster or slower for its whole life.
 
-        Returns
-        -------
-        bool
-            False before the first slice, or when loading takes longer than ``limits.reload_seconds``.
+        Returns False before the first slice, or when loading takes longer than ``limits.reload_seconds``.
         """
         loaded = self._has_loaded()
         if not loaded.slices or loaded.loading_s > self._plan.study.limits.reload_seconds:
@@ -198,10 +185,7 @@ class LaneRunner:
     def wants_more(self, *, accompanying: bool = False) -> bool:
         """Return True when the loaded cell needs another slice and has repetitions and time left.
 
-        Parameters
-        ----------
-        accompanying : bool
-            The slice is for the comparison with another lane.
+        ``accompanying``: the slice is for the comparison with another lane.
         """
         return self._has_loaded().wants_more(self._plan.study, accompanying=accompanying)
 
@@ -237,10 +221,7 @@ class LaneRunner:
     def slice(self, round_: int, position: int, *, companion: bool) -> SliceAnswer:
         """Time one slice, write it to the journal and return the answer of the process.
 
-        Parameters
-        ----------
-        companion : bool
-            The slice serves the comparison with other lanes and does not count for the cell.
+        A ``companion`` serves the comparison with other lanes and does not count for the cell.
         """
         # A signal within a slice would lose it, and leave the other lanes of the round unpaired.
         with interruption.deferred(breakable=True):
@@ -281,13 +262,7 @@ class LaneRunner:
         return result
 
     def serve(self) -> str:
-        """Offer the study's request rates to the loaded engine and write the results to the journal.
-
-        Returns
-        -------
-        str
-            Remarks; see `rate_search.offer_rates`.
-        """
+        """Offer the study's request rates to the loaded engine, write results to the journal, and return remarks."""
         loaded, study = self._has_loaded(), self._plan.study
         if study.arrivals is None:
             return ""

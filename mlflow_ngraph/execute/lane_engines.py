@@ -39,19 +39,11 @@ class _TrialTooLong(Exception):  # noqa: N818 - what was found, and no fault
         self.seconds = seconds
 
 
-def _seconds(answer: Built) -> float:
-    return answer["seconds"]
-
-
 class LaneEngines:
     """Provides the engines of one lane.
 
     Long operations are steps for a process pool. They raise `ChildFailure` when they have no result.
-
-    Parameters
-    ----------
-    cache : EngineCache | None
-        Cache to search and fill; None compiles all engines.
+    Without a cache all engines are compiled.
     """
 
     def __init__(self, session: Session, lane: Lane, cache: EngineCache | None = None) -> None:
@@ -91,10 +83,6 @@ class LaneEngines:
     def key(self, batch_sizes: Sequence[int], materials: Mapping[str, Any]) -> str:
         """Key of the engine compiled from these materials on this machine."""
         return key.recipe(self.compiler, Target(**self.target), batch_sizes, materials).key()
-
-    def groups(self, batch_sizes: Sequence[int]) -> list[tuple[int, ...]]:
-        """Partition batch sizes into the groups that share an engine."""
-        return self.compiler.engines(batch_sizes)
 
     def unsupported(self) -> str | None:
         """Reason why the compiler does not support this lane, or None."""
@@ -148,10 +136,7 @@ class LaneEngines:
     def build(self, batch_sizes: Sequence[int], key: str, beside: Callable[[], int]) -> Steps:
         """Compile and save an engine in the compiling process.
 
-        Parameters
-        ----------
-        beside : Callable[[], int]
-            Largest number of concurrent jobs, asked at the end.
+        ``beside`` is asked at the end for the largest number of concurrent jobs.
         """
         final = self._place(batch_sizes)
         partial = final.with_name(f"{final.name}.partial")
@@ -166,7 +151,7 @@ class LaneEngines:
             "build",
             limits.compile_seconds + (limits.search_seconds if self.compiler.searches else 0.0),
             on_stage=self._say(batch_sizes[0], "build"),
-            accounted=_seconds,
+            accounted=lambda result: float(result["seconds"]),
             compiler=self.lane.compiler,
             flags=dict(self.lane.flags),
             materials=str(paths.materials(self.lane.workload)),
@@ -224,13 +209,7 @@ class LaneEngines:
         maker: Maker | None = None,
         stopped_s: Sequence[float] = (),
     ) -> None:
-        """Write a complete engine to the journal.
-
-        Parameters
-        ----------
-        maker : Maker | None
-            The study that compiled it, if another one did.
-        """
+        """Write a complete engine to the journal; ``maker`` is the study that compiled it, if another one did."""
         paths, directory = self._session.paths, self._place(batch_sizes)
         engine = EngineRecord(
             id=directory.name,

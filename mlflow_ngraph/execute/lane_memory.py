@@ -80,10 +80,7 @@ class Loaded:
     def wants_more(self, study: Study, *, accompanying: bool) -> bool:
         """Return True when the cell needs another slice and has repetitions and time left.
 
-        Parameters
-        ----------
-        accompanying : bool
-            The slice is for the comparison with another lane.
+        ``accompanying``: the slice is for the comparison with another lane.
         """
         auto, left_s = study.repetitions == "auto", self.remaining_s(study)
         if self.remaining(study) <= 0 or left_s <= 0:

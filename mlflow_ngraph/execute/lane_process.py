@@ -43,10 +43,7 @@ class LaneProcess:
     def ready(self, purpose: Purpose) -> Child:
         """Return the child once its imports are done, so that no timed stage contains them.
 
-        Raises
-        ------
-        ChildFailure
-            An import failed.
+        Raises `ChildFailure` if an import failed.
         """
         child = self.start(purpose)
         child.finish()

@@ -62,25 +62,12 @@ class Holder:
 
 
 class ExclusiveMachine:
-    """Holds the machine within a ``with`` block.
+    """Holds the machine within a ``with`` block. Others are shown the name ``study``.
 
-    Parameters
-    ----------
-    study : str
-        Name shown to others.
-    when_busy : WhenBusy
-        ``wait`` until the machine is free, or ``refuse``.
-    on_wait : Callable[[Holder | None], None]
-        Called once before waiting, with the holder or None if unknown.
-    folder : Path | None
-        Folder of the lock; by default ``$NGRAPH_LOCK_DIR``, else the first of `FOLDERS` that everybody may write.
-
-    Raises
-    ------
-    DeviceBusyError
-        The machine is held, and ``when_busy`` is ``refuse``.
-    DeviceError
-        The lock cannot be created; names the path.
+    ``on_wait`` is called once before waiting, with the holder or None if unknown. The ``folder`` of the lock is by
+    default ``$NGRAPH_LOCK_DIR``, else the first of `FOLDERS` that everybody may write. Raises `DeviceBusyError` if the
+    machine is held and ``when_busy`` is ``refuse``, and `DeviceError`, which names the path, if the lock cannot be
+    created.
     """
 
     def __init__(

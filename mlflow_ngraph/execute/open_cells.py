@@ -28,10 +28,7 @@ class CellResult:
 class OpenCells:
     """Writes one result per cell to the journal: a verdict, or the reason why it is not measured.
 
-    Parameters
-    ----------
-    missing : dict[str, list[int]]
-        Batch sizes without a final verdict, by lane.
+    ``missing`` are batch sizes without a final verdict, by lane.
     """
 
     def __init__(self, session: Session, missing: dict[str, list[int]]) -> None:
@@ -61,13 +58,7 @@ class OpenCells:
         warm_up: Mapping[str, Any] | None = None,
         engine: str | None = None,
     ) -> None:
-        """Write the verdict of a cell.
-
-        Parameters
-        ----------
-        engine : str | None
-            Id of the engine, where the cell was never ready.
-        """
+        """Write the verdict of a cell, with the id of its engine where the cell was never ready."""
         self._closed.add((lane.id, batch))
         self._session.journal.append(
             "cell_finished",

@@ -21,14 +21,8 @@ def manifest(
 ) -> Manifest:
     """Build the manifest of an engine.
 
-    Parameters
-    ----------
-    others : Mapping[str, str] | None
-        Sha256 of the package's files outside the engine's directory, by path.
-    run_id : str | None
-        The lane run on the tracking server.
-    source_commit : str | None
-        Commit of the source that the study was started from.
+    ``others`` are digests of the package's files outside the engine's directory, by path. ``run_id`` is the lane run on
+    the tracking server, and ``source_commit`` that of the source that the study was started from.
     """
     own = {f"{ENGINE_DIRECTORY}/{path}": digest for path, digest in engine.files.items()}
     made_by = engine.reused or Maker(

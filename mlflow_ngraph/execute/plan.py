@@ -111,10 +111,7 @@ class StudyPlan:
     def with_checked(self, found: Mapping[str, Mapping[str, object]]) -> StudyPlan:
         """Add the findings of a child process: labels, families, fixed batch sizes or refusals, by canonical reference.
 
-        Raises
-        ------
-        WorkloadError
-            Every workload is refused.
+        Raises `WorkloadError` if every workload is refused.
         """
         checked = _named([_checked(workload, found.get(str(workload.ref))) for workload in self.workloads])
         refused = [workload for workload in checked if workload.refused]
@@ -127,15 +124,8 @@ class StudyPlan:
 def make(study: Study, profile: DeviceProfile, history: TimingHistory | None = None) -> StudyPlan:
     """Expand a study into lanes.
 
-    Parameters
-    ----------
-    history : TimingHistory | None
-        Durations of earlier studies; None when no estimate is needed.
-
-    Raises
-    ------
-    UsageError
-        A compiler, flag, workload or option does not exist, or this machine cannot serve the device or run a compiler.
+    ``history`` has durations of earlier studies; None when no estimate is needed. Raises `UsageError` if a compiler,
+    flag, workload or option does not exist, or this machine cannot serve the device or run a compiler.
     """
     threads = _threads(study, profile)
     chosen = [choice for choice in study.compilers if not (study.build_for and choice.name == BASELINE)]
@@ -212,10 +202,7 @@ def _engine_bytes(workload: WorkloadPlan, lane: Lane) -> int:
 def _threads(study: Study, profile: DeviceProfile) -> int | None:
     """Threads of every runtime; None for each runtime's default.
 
-    Raises
-    ------
-    StudyError
-        ``all`` is given for a device that is not this machine.
+    Raises `StudyError` if ``all`` is given for a device that is not this machine.
     """
     if study.threads == "default":
         return None

@@ -58,10 +58,7 @@ class Preparation:
     def close(self, beside: int) -> None:
         """End the child and write the result to the journal, if there is one.
 
-        Parameters
-        ----------
-        beside : int
-            Largest number of concurrent jobs.
+        ``beside`` is the largest number of concurrent jobs.
         """
         self.child.close()
         journal = self._session.journal

@@ -59,16 +59,8 @@ class ProcessPool:
     growth of running jobs, covers its expected memory. A job for the whole machine runs alone. A single job always
     runs.
 
-    Parameters
-    ----------
-    together : bool
-        False runs one job after the other, in the order added.
-    processors : int
-        Number of processors to keep busy.
-    hurried : bool
-        Time may run out: begin with the shortest job, so that more of them are done.
-    available_bytes : Callable[[], int]
-        Memory available to new processes.
+    Without ``together`` one job runs after the other, in the order added. ``hurried``: time may run out, and the
+    shortest job begins, so that more of them are done.
     """
 
     def __init__(
@@ -101,10 +93,7 @@ class ProcessPool:
     def work(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Run all jobs, and those that they add.
 
-        Parameters
-        ----------
-        meanwhile : Callable[[], None]
-            Called once while the first jobs run: work of this process that then costs no time.
+        ``meanwhile`` is called once while the first jobs run: work of this process that then costs no time.
         """
         try:
             self._begin()

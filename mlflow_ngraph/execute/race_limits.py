@@ -23,12 +23,7 @@ _P99 = "latency_p99_ms"
 class RaceLimits:
     """Tracks the study's limits for the cells of a race.
 
-    Parameters
-    ----------
-    race : Race
-        Cells beyond a limit are barred there: they displace no other.
-    lanes : Mapping[str, tuple[Lane, int]]
-        Lane and batch size of each cell.
+    Cells beyond a limit are barred in the race: they displace no other. ``lanes`` has lane and batch size of each cell.
     """
 
     def __init__(self, study: Study, race: Race, lanes: Mapping[str, tuple[Lane, int]]) -> None:
@@ -43,7 +38,6 @@ class RaceLimits:
         self._broken: dict[str, Limit] = {}
 
     def add_slice(self, cell: str, taken: dict[str, Any]) -> None:
-        """Add a slice of a cell."""
         if self._limits:
             self._slices[cell].append(taken)
 
@@ -58,15 +52,7 @@ class RaceLimits:
     def judge(self, cell: str, engine: EngineRecord, requests: int) -> Limit | None:
         """Bar a cell that is beyond a limit, or admit it again.
 
-        Parameters
-        ----------
-        requests : int
-            Inferences within a repetition.
-
-        Returns
-        -------
-        Limit | None
-            The first limit that no further round can restore.
+        ``requests`` are inferences within a repetition. Returns the first limit that no further round can restore.
         """
         if not self._limits:
             return None

@@ -16,15 +16,7 @@ Cells = Mapping[str, tuple[Lane, int]]
 
 
 class RaceWords:
-    """Formats the results of one race.
-
-    Parameters
-    ----------
-    race : Race
-        Its current state.
-    cells : Cells
-        All cells that may take part.
-    """
+    """Formats the results of one race. ``cells`` are all that may take part."""
 
     def __init__(self, race: Race, cells: Cells) -> None:
         self._race = race
@@ -51,13 +43,7 @@ class RaceWords:
         return said
 
     def ended(self, cell: str, leader: str | None, ending: Ending | None, broken: str) -> str:
-        """Explain the end of the race for one of its last cells.
-
-        Parameters
-        ----------
-        broken : str
-            The limit that it is beyond; empty when it keeps all.
-        """
+        """Explain the end of the race for one of its last cells; ``broken`` is the limit that it does not keep."""
         after = self._after(cell)
         if cell == leader:
             return {

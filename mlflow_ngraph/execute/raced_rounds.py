@@ -45,13 +45,7 @@ class Starter:
 
 
 class RacedRounds(Rounds):
-    """Measures all batch sizes of a workload until the best cell is known.
-
-    Parameters
-    ----------
-    lanes : Sequence[Lane]
-        All lanes of the workload.
-    """
+    """Measures all batch sizes of a workload until the best cell is known."""
 
     def __init__(
         self,
@@ -213,13 +207,11 @@ class RacedRounds(Rounds):
         self._race.measured((runner.session, number), cell, timed)
         self._limits.add_slice(cell, {"session": runner.session, "round": number, **taken})
 
-    def _step(self, starter: Starter, step: Callable[[], object]) -> bool:
+    def _step(self, starter: Starter, step: Callable[[], object]) -> None:
         """Run a step of a cell; a failure removes it from the race."""
-        if self._attempt(starter.runner, starter.batch, step):
-            return True
-        if self._on_track.pop(starter.cell, None) is not None:
+        failed = not self._attempt(starter.runner, starter.batch, step)
+        if failed and self._on_track.pop(starter.cell, None) is not None:
             self._bar(starter.cell)
-        return False
 
     def _run_out(self, runner: LaneRunner, batch: int, loaded: Loaded | None, reason: str) -> None:
         cell = runner.lane.cell(batch)
@@ -279,12 +271,7 @@ class RacedRounds(Rounds):
     def _settle_cell(self, starter: Starter, loaded: Loaded, reason: str, *, serve: bool = False) -> None:
         """Write the verdict of a cell and free its engine.
 
-        Parameters
-        ----------
-        reason : str
-            Remark for a cell that is ok.
-        serve : bool
-            Offer requests to it, if the study has any.
+        ``reason`` is a remark for a cell that is ok. ``serve``: offer requests to it, if the study has any.
         """
         runner, batch = starter.runner, starter.batch
         result = self._judge(loaded) if loaded.durations else _without_rounds(loaded)

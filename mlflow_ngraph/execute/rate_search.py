@@ -63,17 +63,8 @@ class ServedCell:
 def offer_rates(settings: Arrivals, throughput: float, servers: int, offer: Offer) -> str:
     """Offer every rate of the study, then search for the highest one within the bound.
 
-    Parameters
-    ----------
-    throughput : float
-        Requests per second in the closed loop.
-    servers : int
-        Requests served concurrently.
-
-    Returns
-    -------
-    str
-        Remarks, such as why the search ended early; else empty.
+    ``throughput`` is that of the closed loop, in requests per second, and ``servers`` the number of requests served
+    concurrently. Returns remarks, such as why the search ended early.
     """
     return _Offers(settings, throughput, servers, offer).run()
 

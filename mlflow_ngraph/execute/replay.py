@@ -24,10 +24,7 @@ _TIMED = ("slice", "arrivals")
 def load(directory: Path) -> StudyRecord:
     """Read the journal of a study directory.
 
-    Raises
-    ------
-    JournalError
-        As in `journal.read`, or the journal does not begin as the one of a study.
+    Raises as `journal.read`, and `JournalError` if the journal does not begin as the one of a study.
     """
     state = Fold()
     state.catch_up(journal.Reader(directory))
@@ -36,13 +33,7 @@ def load(directory: Path) -> StudyRecord:
 
 
 def outline(directory: Path) -> StudyRecord:
-    """Read the record without slices and figures, which take memory and time.
-
-    Raises
-    ------
-    JournalError
-        There is no readable journal.
-    """
+    """Read the record without slices and figures, which take memory and time. Raises as `journal.read`."""
     state = Fold()
     state.extend(event for event in journal.read(directory) if event["event"] not in _TIMED)
     return state.record
@@ -77,13 +68,7 @@ class Fold:
 
     @property
     def record(self) -> StudyRecord:
-        """The record with the figures derived so far. Later events change it.
-
-        Raises
-        ------
-        JournalError
-            There were no events.
-        """
+        """The record with the figures derived so far. Later events change it. Raises `JournalError` without events."""
         if self._record is None:
             raise JournalError("the journal is empty: its study was killed before it began; start it again")
         return self._record
@@ -91,10 +76,7 @@ class Fold:
     def derived(self, workload: str | None = None) -> StudyRecord:
         """Return the `record` with current figures of one workload, or of all.
 
-        Raises
-        ------
-        JournalError
-            There were no events, or figures cannot be derived.
+        Raises `JournalError` if there were no events, or figures cannot be derived.
         """
         # Statistics import SciPy, which is slow: only callers that want figures wait for it.
         from mlflow_ngraph.execute.derive import derive
@@ -110,10 +92,7 @@ class Fold:
     def extend(self, events: Iterable[journal.Event]) -> None:
         """Replay further events.
 
-        Raises
-        ------
-        JournalError
-            The first event does not start a study, or an event contradicts those before it.
+        Raises `JournalError` if the first event does not start a study, or an event contradicts those before it.
         """
         for event in events:
             self._events += 1
@@ -126,13 +105,7 @@ class Fold:
                 raise EventError(f"{where}: {_shown(error)}") from error
 
     def catch_up(self, reader: journal.Reader) -> None:
-        """Replay the events that a reader has not read.
-
-        Raises
-        ------
-        JournalError
-            As `extend` and `journal.Reader.new`; names the file.
-        """
+        """Replay the events that a reader has not read. Raises as `extend` and `journal.Reader.new`; names the file."""
         with _named(reader.directory):
             self.extend(reader.new())
 

@@ -23,14 +23,8 @@ def resources(
 ) -> dict[str, float]:
     """Metrics of a cell that has slices.
 
-    Parameters
-    ----------
-    processors : int
-        Of the whole machine.
-    threads : int
-        Processors assigned to the lane.
-    samples_per_call : float
-        Inferences within a repetition.
+    ``processors`` are those of the whole machine, ``threads`` those assigned to the lane, and ``samples_per_call`` the
+    inferences within a repetition.
     """
     metrics: dict[str, float] = {
         **_processors(slices, processors, threads),

@@ -140,13 +140,7 @@ class Rounds:
         return self._time.left() if self._taken >= ROUNDS_BEYOND_SHARE else self._time.until_end()
 
     def _late(self, before: float) -> bool:
-        """Return True when a round as long as the last one would end too late.
-
-        Parameters
-        ----------
-        before : float
-            Seconds left before the last round.
-        """
+        """Return True when a round as long as the last one, ``before`` which some seconds were left, ends too late."""
         left = self._left()
         return self._time.limited and left <= before - left
 

@@ -42,10 +42,7 @@ class Session:
     def require_folder(self) -> None:
         """Check that the study is still in its place before a failure is blamed on an engine.
 
-        Raises
-        ------
-        JournalError
-            Its folder was moved or removed.
+        Raises `JournalError` if its folder was moved or removed.
         """
         if not self.paths.root.is_dir():
             raise JournalError(
@@ -55,11 +52,6 @@ class Session:
     def leave_out(self, lane: Lane, batch: int, reason: str, *, final: bool = False) -> None:
         """Write to the journal that a cell is not measured.
 
-        Parameters
-        ----------
-        reason : str
-            Text for readers.
-        final : bool
-            Nothing would be gained by measuring it; else this session has no time for it.
+        ``final``: nothing would be gained by measuring it; else this session has no time for it.
         """
         self.journal.append("left_out", cell=lane.cell(batch), lane=lane.id, batch=batch, reason=reason, final=final)

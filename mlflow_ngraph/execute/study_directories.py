@@ -73,13 +73,7 @@ def new_directory(root: Path, study: Study, key: str) -> Path:
 
 
 def newest(root: Path, key: str, machine: str) -> Path | None:
-    """The newest study directory with this key that was begun here, or None; what was imported is nobody's to go on with.
-
-    Parameters
-    ----------
-    machine : str
-        Digest of this machine's fingerprint.
-    """
+    """The newest study with this key that was begun here, or None; what was imported is nobody's to go on with."""
     begun = {
         path: start["at"]
         for path in (root / "studies").glob(f"*-{key}-*")
@@ -150,16 +144,8 @@ def begun(root: Path) -> list[Begun]:
 def named(root: Path, text: str) -> Path:
     """Find the directory of a study.
 
-    Parameters
-    ----------
-    text : str
-        Its directory, or the name of that in the home; its id, or that of its run; or its name, for the latest of
-        that name, with ``~1`` appended for the one before.
-
-    Raises
-    ------
-    UsageError
-        There is none, or too few of them.
+    ``text`` is its directory, or the name of that in the home; its id, or that of its run; or its name, for the latest
+    of that name, with ``~1`` appended for the one before. Raises `UsageError` if there is none, or too few of them.
     """
     if (Path(text) / journal.FILE_NAME).is_file():
         return Path(text)
@@ -206,11 +192,6 @@ def recorded(root: Path) -> Iterator[str]:
                 yield run_id
 
 
-def is_recorded(directory: Path) -> bool:
-    """Return True when a server has all of a study, according to its journal."""
-    return bool(recorded_as(directory))
-
-
 def unrecorded(root: Path) -> list[Path]:
     """Idle studies that no server has completely, oldest first."""
     waiting = {}
@@ -227,7 +208,7 @@ def unrecorded(root: Path) -> list[Path]:
 def _lacks_recording(directory: Path) -> bool:
     """Damaged ones count: recording them reports the damage."""
     try:
-        return journal.first(directory) is not None and not is_recorded(directory)
+        return journal.first(directory) is not None and not recorded_as(directory)
     except JournalError:
         return True
 
@@ -235,10 +216,7 @@ def _lacks_recording(directory: Path) -> bool:
 def end(directory: Path) -> End:
     """State of a study after its last session, by the end of its journal.
 
-    Raises
-    ------
-    JournalError
-        As in `journal.read_backwards`, or the end is malformed.
+    Raises as `journal.read_backwards`, and `JournalError` if the end is malformed.
     """
     recorded = False
     for event in journal.read_backwards(directory):

@@ -30,22 +30,8 @@ BUILDING_SHARE = 0.7
 class Supervisor:
     """Measures the missing cells of a study.
 
-    Parameters
-    ----------
-    cache : EngineCache | None
-        Cache of engines; None compiles all of them.
-    before : StudyRecord | None
-        Results of earlier sessions; None for the first.
-    retry : bool
-        Repeat cells whose verdict may have an outside cause, such as a crash.
-    on_workload : Callable[[WorkloadPlan], None]
-        Called after each workload, while nothing is timed.
-    undisturbed : Callable[[], AbstractContextManager[None]]
-        Entered while anything is timed.
-    standstill : Callable[[], AbstractContextManager[None]]
-        Entered around each slice.
-    time : TimeBudget | None
-        Time limit of the whole run; None for none.
+    Without a cache all engines are compiled. ``retry`` repeats cells whose verdict may have an outside cause, such as a
+    crash. ``on_workload`` is called after each workload, while nothing is timed. `Session` says what the others are.
     """
 
     def __init__(

@@ -34,13 +34,7 @@ class LeftOut:
 
 
 def left_out(plan: StudyPlan, seconds: float, cells: Cells | None = None) -> list[LeftOut]:
-    """Choose the cells that do not fit, by the lower bounds of their durations.
-
-    Parameters
-    ----------
-    cells : Cells | None
-        The cells to measure; None for all.
-    """
+    """Choose the cells that do not fit, by the lower bounds of their durations, of those given or of all."""
     omissions: list[LeftOut] = []
     begun: set[str] = set()
     made: set[tuple[str, tuple[int, ...]]] = set()

@@ -43,17 +43,14 @@ class Duration:
 
     @property
     def seconds(self) -> float:
-        """Expected seconds."""
         return sum(self.parts.values())
 
     @property
     def low(self) -> float:
-        """Lower bound."""
         return self._end(lambda factor: 1 - 1 / factor, -1)
 
     @property
     def high(self) -> float:
-        """Upper bound."""
         return self._end(lambda factor: factor - 1, 1)
 
     def share(self, source: Source) -> float:
@@ -61,7 +58,6 @@ class Duration:
         return self.parts.get(source, 0.0) / self.seconds if self.seconds else 0.0
 
     def times(self, factor: float) -> Duration:
-        """Multiply by a factor."""
         return Duration({source: factor * seconds for source, seconds in self.parts.items()})
 
     def __add__(self, other: Duration) -> Duration:
@@ -106,44 +102,21 @@ class TimingHistory:
     def preparing(self, workload: str, batch_sizes: Sequence[int], otherwise: Duration) -> Duration:
         """Duration of building a model, running the baseline at some batch sizes and exporting it.
 
-        Parameters
-        ----------
-        otherwise : Duration
-            Expected where this was not done here before.
+        ``otherwise`` is expected where this was not done here before.
         """
         same = self._preparing.get((workload, tuple(batch_sizes)))
         return Duration.of(median(same), "measured") if same else otherwise
 
     def building(self, lane: str, compiler: str, batch_sizes: Sequence[int], otherwise: float) -> Duration:
-        """Duration of compiling one engine.
-
-        Parameters
-        ----------
-        lane : str
-            Id of the lane.
-        compiler : str
-            Name of the compiler.
-        otherwise : float
-            Assumed seconds.
-        """
+        """Duration of compiling one engine."""
         return _known(self._building.get((lane, tuple(batch_sizes))), self._compiling.get(compiler), otherwise)
 
     def loading(self, cell: str, compiler: str, otherwise: float) -> Duration:
-        """Duration of loading an engine, up to the first inference; without imports.
-
-        Parameters
-        ----------
-        cell : str
-            Id of the cell.
-        compiler : str
-            Name of the compiler.
-        otherwise : float
-            Assumed seconds.
-        """
+        """Duration of loading an engine, up to the first inference; without imports."""
         return _known(self._loading.get(cell), self._starting.get(compiler), otherwise)
 
     def verifying(self, cell: str, compiler: str, otherwise: float) -> Duration:
-        """Duration of comparing an engine with the baseline, parameters as in `loading`.
+        """Duration of comparing an engine with the baseline.
 
         Other models may be smaller: it is at least ``otherwise`` where only they are known.
         """
@@ -195,13 +168,7 @@ class TimingHistory:
 
 
 def learn(home: Path) -> TimingHistory:
-    """Learn from the newest studies below a directory that ran on the same processors.
-
-    Parameters
-    ----------
-    home : Path
-        Directory of studies and the engine cache; need not exist.
-    """
+    """Learn from the newest studies of a home, which need not exist, that ran on the same processors."""
     history, processors = TimingHistory(), probes.as_plain(probes.cpu())
     journals = sorted((home / "studies").glob(f"*/{journal.FILE_NAME}"), key=lambda path: -path.stat().st_mtime)
     for path in journals[:STUDIES]:

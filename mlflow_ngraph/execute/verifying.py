@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError, UnsupportedError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlflow_ngraph.compilers.base import Engine
-    from mlflow_ngraph.execute.answers import VerifyAnswer
     from mlflow_ngraph.workloads.output_scales import Band
 
 Arrays = Sequence["NDArray[Any]"]
@@ -73,10 +72,6 @@ class Verification:
     kept: str = ""
     """File with the inputs of the disagreement, relative to its directory."""
 
-    def as_answer(self) -> VerifyAnswer:
-        """Fields for JSON."""
-        return cast("VerifyAnswer", asdict(self))
-
     def note_judged(self, judged: set[int], outputs: int) -> None:
         """Count the outputs that some input has judged."""
         self.unjudged, self.judged = sorted(set(range(outputs)) - judged), len(judged)
@@ -87,15 +82,9 @@ def verify(
 ) -> Verification:
     """Compare an engine with the baseline on trials, until one disagrees, all agree, or time is up.
 
-    Parameters
-    ----------
-    slowdown : float
-        Expected call time relative to the baseline. Nothing is tried when one call would exceed the time: the timed inputs are
-        compared regardless.
-    limit_s : float
-        Seconds after which no trial begins.
-    keep : Path
-        File for the inputs and outputs of a disagreement.
+    ``slowdown`` is the expected call time relative to the baseline. Nothing is tried when one call would exceed the
+    time: the timed inputs are compared regardless. No trial begins after ``limit_s`` seconds. The inputs and outputs of
+    a disagreement go into the file ``keep``.
     """
     start = time.perf_counter()
     known, example = source.trials(batch), source.example(batch)
@@ -139,12 +128,8 @@ def verify(
 class Judge:
     """Compares an engine with the baseline and with double precision, and notes the distance.
 
-    Parameters
-    ----------
-    keep : Path
-        File for the inputs and outputs of a disagreement.
-    bands : Sequence[Band | None]
-        Elements of each output that are smaller than the others.
+    The inputs and outputs of a disagreement go into the file ``keep``. ``bands`` are elements of each output that are
+    smaller than the others.
     """
 
     def __init__(
@@ -257,13 +242,7 @@ class Judge:
 def check_timed_inputs(
     found: Parity, source: Source, batch: int, precision: str, outputs: Arrays, reference: Arrays
 ) -> str:
-    """Explain why an engine is wrong on the timed inputs; empty when nothing is.
-
-    Parameters
-    ----------
-    found : Parity
-        Its distance from the baseline.
-    """
+    """Explain why an engine of this distance from the baseline is wrong on the timed inputs; empty when it is not."""
     known = source.trials(batch, facts_only=True)
     if known.example is None:
         return parity.problem(found, precision) or ""

@@ -42,13 +42,7 @@ def main() -> None:
 
 
 class Worker:
-    """Answers commands; holds at most one loaded engine.
-
-    Parameters
-    ----------
-    stage : Callable[[str], None]
-        Reports the current stage to the parent.
-    """
+    """Answers commands; holds at most one loaded engine. ``stage`` reports the current stage to the parent."""
 
     def __init__(self, stage: Callable[[str], None]) -> None:
         self._stage = stage
@@ -197,9 +191,7 @@ class Worker:
             engine.close()
         if verification.problem and (cause := compiler.known_cause(source, batch, target)):
             verification.problem += f" ({cause})"
-        answer: VerifyAnswer = {"load_s": load_s}
-        answer.update(verification.as_answer())
-        return answer
+        return cast("VerifyAnswer", {"load_s": load_s, **asdict(verification)})
 
     def _load(self, command: Command) -> LoadAnswer:
         from mlflow_ngraph import parity, process_memory
@@ -271,10 +263,7 @@ class Worker:
     def _undisturbed(self, attempt: Callable[[Running], tuple[SeenT, list[int], float]]) -> SeenT:
         """Measure; measure again where the process stood still meanwhile.
 
-        Parameters
-        ----------
-        attempt : Callable[[Running], tuple[SeenT, list[int], float]]
-            Returns the answer, the duration of each inference in nanoseconds, and the seconds without work.
+        ``attempt`` returns the answer, the duration of each inference in nanoseconds, and the seconds without work.
         """
         from mlflow_ngraph.processes import stops
 

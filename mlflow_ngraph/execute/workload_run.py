@@ -25,12 +25,7 @@ from mlflow_ngraph.verdicts import Verdict
 class WorkloadRun:
     """Runs the lanes of a workload through their stages.
 
-    Parameters
-    ----------
-    missing : dict[str, list[int]]
-        Batch sizes without a final verdict, by lane.
-    before : StudyRecord | None
-        Results of earlier sessions.
+    ``missing`` are batch sizes without a final verdict, by lane, and ``before`` are results of earlier sessions.
     """
 
     def __init__(
@@ -62,18 +57,12 @@ class WorkloadRun:
         needed = {engines.lane.id: self._cells.wanted(engines.lane) for engines in self._lanes}
         EngineJobs(self._session, self._workload, self._lanes, needed, self._before, pool, self._cells.fail).begin()
 
-    def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float = 1.0) -> None:
+    def measure(self, order: random.Random, meanwhile: Callable[[], None], share: float) -> None:
         """Measure every missing cell with an engine, and record the cells that time did not allow. Nothing else may
         compute meanwhile.
 
-        Parameters
-        ----------
-        order : random.Random
-            Shuffles the lanes of each round.
-        meanwhile : Callable[[], None]
-            Called before anything is timed, while processes start.
-        share : float
-            Share of the remaining time for the rounds, from 0 to 1.
+        ``order`` shuffles the lanes of each round. ``meanwhile`` is called before anything is timed, while processes
+        start. ``share`` is that of the remaining time for the rounds, from 0 to 1.
         """
         if self._session.plan.study.build_for:
             self._leave_built()

@@ -117,14 +117,12 @@ class Child:
         self.cpu_s: float | None = None
         """CPU seconds of the process and its awaited children, once it has ended."""
         self._code: int | None = None
-        """Exit code."""
         self._warden = warden
         self._buffer = b""
         self._result: Any = None
         self._failure: NGraphError | None = None
         """The error that `finish` raises."""
         self._answered = time.perf_counter()
-        """Time of the last answer."""
         stdin, commands = os.pipe()
         answers, stdout = os.pipe()
         self._stdin: IO[bytes] = os.fdopen(commands, "wb")
@@ -186,12 +184,8 @@ class Child:
     def finish(self) -> Any:
         """Wait for all commands; return the result of the last one.
 
-        Raises
-        ------
-        ChildFailure
-            A command failed, timed out, or the child ended. In the last two cases the child is closed and later calls raise again.
-        DiskFullError
-            The child found a disk full.
+        Raises `ChildFailure` if a command failed, timed out, or the child ended: in the last two cases the child is
+        closed and later calls raise again. Raises `DiskFullError` if the child found a disk full.
         """
         wait([self])
         if self._failure is not None:

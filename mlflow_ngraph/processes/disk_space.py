@@ -38,13 +38,7 @@ def is_full(directory: Path) -> bool:
 
 
 def require(needed: int, directory: Path) -> None:
-    """Require free space on a disk.
-
-    Raises
-    ------
-    DiskFullError
-        The disk has less.
-    """
+    """Require free space on a disk. Raises `DiskFullError` if it has less."""
     free = free_bytes(directory)
     if free < needed:
         raise DiskFullError(
@@ -54,15 +48,7 @@ def require(needed: int, directory: Path) -> None:
 
 
 def lacking(what: str, directory: Path) -> DiskFullError:
-    """Create the error that ends a study on a full disk.
-
-    Parameters
-    ----------
-    what : str
-        The operation that failed.
-    directory : Path
-        Directory of the study.
-    """
+    """Create the error that ends the study in ``directory`` on a full disk, while ``what`` was done."""
     return DiskFullError(
         f"no space left on a disk while {what}; nothing measured is lost: free some room, then go on with --resume "
         f"(the study is in {directory})"

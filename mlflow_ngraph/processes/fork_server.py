@@ -61,21 +61,9 @@ class ForkServer:
         )
 
     def fork(self, module: str, env: Mapping[str, str], stdin: int, stdout: int, stderr: int) -> Forked:
-        """Fork a worker in its own process group.
+        """Fork a worker that runs the `main` of a module, in a process group and with an ``env`` that `serves` accepts.
 
-        Parameters
-        ----------
-        module : str
-            Module whose `main` the worker runs.
-        env : Mapping[str, str]
-            An environment that `serves` accepts.
-        stdin, stdout, stderr : int
-            File descriptors, which the caller closes.
-
-        Raises
-        ------
-        ConnectionError
-            The server has ended.
+        The caller closes the file descriptors. Raises `ConnectionError` if the server has ended.
         """
         request = {"module": module, "env": self._differences(env), "directory": str(Path.cwd())}
         return Forked(self, int(self._ask(request, stdin, stdout, stderr)["pid"]))

@@ -27,10 +27,7 @@ class Interrupted(KeyboardInterrupt):
 class Interruption:
     """The signals that a study has received.
 
-    Parameters
-    ----------
-    tell : Callable[[bool], None]
-        Called with the first signal, and with True when the current step completes first.
+    ``tell`` is called with the first signal, and with True when the current step completes first.
     """
 
     def __init__(self, tell: Callable[[bool], None]) -> None:
@@ -81,13 +78,7 @@ class _Blocks:
 
 @contextmanager
 def deferred(*, breakable: bool = False) -> Iterator[None]:
-    """Defer signals to the end of the block.
-
-    Parameters
-    ----------
-    breakable : bool
-        A second Ctrl-C is not deferred.
-    """
+    """Defer signals to the end of the block; a second Ctrl-C not if it is ``breakable``."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -102,13 +93,7 @@ def deferred(*, breakable: bool = False) -> Iterator[None]:
 
 @contextmanager
 def listening(tell: Callable[[bool], None]) -> Iterator[Interruption]:
-    """Raise `Interrupted` on signals within the block, except those that the parent process ignores.
-
-    Parameters
-    ----------
-    tell : Callable[[bool], None]
-        See `Interruption`.
-    """
+    """Raise `Interrupted` on signals within the block, except those that the parent process ignores."""
     interruption = Interruption(tell)
     if threading.current_thread() is not threading.main_thread():
         yield interruption

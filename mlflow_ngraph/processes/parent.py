@@ -23,13 +23,7 @@ Command = dict[str, Any]
 
 
 class Parent:
-    """Iterates over the commands of the parent.
-
-    Parameters
-    ----------
-    answers : IO[str]
-        Pipe for answers; several threads may write to it.
-    """
+    """Iterates over the commands of the parent. Several threads may answer."""
 
     def __init__(self, commands: IO[str], answers: IO[str]) -> None:
         self._commands = commands
@@ -53,13 +47,7 @@ class Parent:
             yield json.loads(line)
 
     def serve(self, answering: Mapping[str, Callable[[Command], Any]]) -> None:
-        """Answer commands until the input ends. An exception becomes the answer: the parent decides about it.
-
-        Parameters
-        ----------
-        answering : Mapping[str, Callable[[Command], Any]]
-            Handlers by command.
-        """
+        """Answer commands until the input ends. An exception becomes the answer: the parent decides about it."""
         for command in self:
             self.answer(command, answering)
 
@@ -106,15 +94,10 @@ _FAR = 240
 
 
 def take_streams() -> tuple[IO[str], IO[str]]:
-    """Take the pipes from standard input and output. To be called once, before anything is read.
+    """Take the pipes of commands and answers from standard input and output. To be called once, at the beginning.
 
     Standard input is then at its end, and standard output goes to standard error. Forked processes have neither pipe,
     so that the parent sees the end of this process and not of theirs.
-
-    Returns
-    -------
-    tuple[IO[str], IO[str]]
-        Commands of the parent, and the pipe for answers.
     """
     pipes = [_moved(0), _moved(1)]
     _put(os.open(os.devnull, os.O_RDONLY), 0)

@@ -13,10 +13,7 @@ _PR_SET_PDEATHSIG = 1
 def send_to_self(signum: signal.Signals, parent: int | None = None) -> None:
     """Have the kernel signal this process when the thread that started it ends. Linux only.
 
-    Parameters
-    ----------
-    parent : int | None
-        Process id of the parent at the start. The signal is sent at once if it has ended since.
+    ``parent`` was its parent at the start: the signal is sent at once if that has ended since.
     """
     if sys.platform != "linux":
         return

@@ -37,20 +37,10 @@ class Spawned:
 def start(
     module: str, env: Mapping[str, str], temporary: Path, pipes: Pipes, *, warden: Warden | None, forked: bool
 ) -> Spawned | Forked:
-    """Start a child.
+    """Start a child that runs the `main` of a module; the caller closes the pipes.
 
-    Parameters
-    ----------
-    module : str
-        Module whose `main` the child runs.
-    temporary : Path
-        Folder of its temporary files.
-    pipes : Pipes
-        The caller closes them.
-    warden : Warden | None
-        Ends it if the parent is killed, and deletes ``temporary``; without one only the kernel ends it.
-    forked : bool
-        Fork it if there is a fork server.
+    A warden ends it if the parent is killed, and deletes ``temporary``, the folder of its temporary files; without one
+    only the kernel ends it. ``forked``: fork it if there is a fork server.
     """
     env = {**environment.of_scratch(temporary), **env, "TMPDIR": str(temporary)}
     server = fork_server.serving(env) if forked else None

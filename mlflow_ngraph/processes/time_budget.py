@@ -11,15 +11,7 @@ TIME_UP = "the time of the study was up"
 
 
 class TimeBudget:
-    """Counts down to one deadline for all parts of a study.
-
-    Parameters
-    ----------
-    seconds : float | None
-        Total time from now; None for no limit.
-    clock : Callable[[], float]
-        Monotonic seconds.
-    """
+    """Counts down to one deadline for all parts of a study, ``seconds`` from now; None for no limit."""
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

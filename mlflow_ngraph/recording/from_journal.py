@@ -101,19 +101,9 @@ LONGEST_PAUSE_S = 15.0
 
 
 def _repeat(recorder: Recorder, step: Callable[[], T], on_pause: Callable[[str, float], None]) -> T:
-    """Repeat an idempotent step of a recorder until the server completes it.
+    """Repeat an idempotent step of a recorder until the server completes it, or has been away each time.
 
-    Parameters
-    ----------
-    recorder : Recorder
-        Checks the server before each further attempt: a whole step would wait for minutes.
-    on_pause : Callable[[str, float], None]
-        Called before each pause with the error and the seconds.
-
-    Raises
-    ------
-    TrackingError
-        It refuses; as `UnreachableError`, it was away each time.
+    The server is reached before each further attempt: a whole step would wait for minutes.
     """
 
     def take() -> T:

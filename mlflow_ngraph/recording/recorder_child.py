@@ -85,15 +85,7 @@ FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
 
 
 class Clerk:
-    """Runs the parent's commands and passes it the events of a recording.
-
-    Parameters
-    ----------
-    parent : Parent
-        Receives answers and events.
-    gate : Gate
-        Guards every request to the server.
-    """
+    """Runs the commands of the parent and passes it the events of a recording. A gate guards requests to the server."""
 
     def __init__(self, parent: Parent, gate: Gate) -> None:
         self._parent = parent

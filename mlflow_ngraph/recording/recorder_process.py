@@ -29,13 +29,6 @@ class RecorderProcess:
     """Records a study without delaying it.
 
     Only `preflight`, before the study, and `close`, after it, wait for the server.
-
-    Parameters
-    ----------
-    tracking_uri : str | None
-        None is MLflow's default.
-    experiment : str | None
-        See `Recorder`.
     """
 
     def __init__(self, tracking_uri: str | None, experiment: str | None) -> None:
@@ -56,17 +49,9 @@ class RecorderProcess:
         self._begin("preflight", tracking_uri=uri, experiment=experiment, argv=sys.argv)
 
     def preflight(self) -> str:
-        """Check that the server accepts writes. To be called once, before anything is measured.
+        """Check that the server accepts writes, and return why it does not answer; empty when it does.
 
-        Returns
-        -------
-        str
-            Why it does not answer; empty when it does.
-
-        Raises
-        ------
-        TrackingError
-            It refuses.
+        To be called once, before anything is measured. Raises `TrackingError` if the server refuses.
         """
         answer = self._finish()
         self._patience_s = self._patience_left_s = TRANSACTIONS_S if answer["database"] else PATIENCE_S
@@ -79,23 +64,15 @@ class RecorderProcess:
         return str(error["text"])
 
     def follow(self, directory: Path, journal: Journal, events: int | None = None) -> None:
-        """Set the study to record.
+        """Set the study to record. The journal receives the events about recorded results.
 
-        Parameters
-        ----------
-        directory : Path
-            Directory of the study.
-        journal : Journal
-            Receives the events about recorded results.
-        events : int | None
-            Number of events of earlier sessions; None for all in the journal.
+        ``events`` is the number of events of earlier sessions; None for all in the journal.
         """
         self._journal = journal
         self.where, self.problem = {}, ""
         self._begin("follow", directory=str(directory.absolute()), events=events)
 
     def open(self) -> None:
-        """Create or continue the run of the study."""
         self._begin("open")
 
     def resync(self) -> None:
@@ -103,15 +80,6 @@ class RecorderProcess:
         self._begin("resync")
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
-        """Record the lanes of a finished workload.
-
-        Parameters
-        ----------
-        workload : str
-            Its reference.
-        lane_ids : Sequence[str]
-            The finished lanes.
-        """
         self._patience_left_s = self._patience_s
         self._child.poll()
         self._begin("workload", workload=workload, lanes=list(lane_ids))
@@ -131,10 +99,7 @@ class RecorderProcess:
     def close(self, status: str) -> None:
         """Record the missing results, then the study itself, and wait for it. `problem` holds the failure.
 
-        Parameters
-        ----------
-        status : str
-            As MLflow has it: ``FINISHED``, ``FAILED`` or ``KILLED``.
+        ``status`` as MLflow has it: ``FINISHED``, ``FAILED`` or ``KILLED``.
         """
         self._begin("close", status=status)
         # A second Ctrl-C does not wait.
@@ -169,13 +134,7 @@ class RecorderProcess:
         self._child.begin(command, math.inf, **fields)
 
     def _finish(self) -> Any:
-        """Wait for all commands; return the last answer.
-
-        Raises
-        ------
-        TrackingError
-            The process has ended.
-        """
+        """Wait for all commands; return the last answer. Raises `TrackingError` if the process has ended."""
         try:
             return self._child.finish()
         except ChildFailure as failure:

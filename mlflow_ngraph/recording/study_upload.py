@@ -34,16 +34,7 @@ class Recording:
 
     The work per workload does not grow with the study: the journal is read on from its last end.
 
-    Parameters
-    ----------
-    recorder : Recorder
-        Writes to the server.
-    directory : Path
-        Directory of the study.
-    notes : Notes
-        Receives events about recorded results and failures.
-    events : int | None
-        Number of events of earlier sessions; None for all in the journal.
+    ``events`` is the number of events of earlier sessions; None for all in the journal.
     """
 
     def __init__(self, recorder: Recorder, directory: Path, notes: Notes, events: int | None) -> None:
@@ -84,15 +75,7 @@ class Recording:
             self._notes.append("record_opened", reason="; ".join(self._recorder.notes), **asdict(self._recorder.place))
 
     def workload(self, workload: str, lane_ids: Sequence[str]) -> None:
-        """Record the lanes of a finished workload; after a failure they wait with the others.
-
-        Parameters
-        ----------
-        workload : str
-            Its reference.
-        lane_ids : Sequence[str]
-            The finished lanes.
-        """
+        """Record the finished lanes of a workload; after a failure they wait with the others."""
         self._pending.update(lane_ids)
         if not self.problem:
             self._attempt(lambda: self._record_lanes(self._record(workload), lane_ids))
@@ -111,10 +94,7 @@ class Recording:
         An unfinished study includes cells of unfinished workloads. An interrupted study does not wait for a server that
         failed before.
 
-        Parameters
-        ----------
-        status : str
-            As MLflow has it: ``FINISHED``, ``FAILED`` or ``KILLED``.
+        ``status`` as MLflow has it: ``FINISHED``, ``FAILED`` or ``KILLED``.
         """
         try:
             self._notes.tell("recording_started", interrupted=status == "KILLED")

@@ -54,17 +54,8 @@ class BestEngine:
 def answer(ranking: Ranking, servers: Mapping[str, str], rules: Rules = trusting.EVERYTHING) -> BestEngine:
     """First engine of a ranking that is trusted and fits this machine.
 
-    Parameters
-    ----------
-    servers : Mapping[str, str]
-        Tracking URIs by their names in the table, which lack passwords.
-    rules : Rules
-        Trusted sources.
-
-    Raises
-    ------
-    EngineError
-        None of the engines fits this machine; says why not, and how to build one.
+    ``servers`` are tracking URIs by their names in the table, which lack passwords. Raises `EngineError`, which says
+    why not and how to build one, if none of the engines fits this machine.
     """
     ranked = ranking.candidates
     passed_over: list[tuple[Candidate, str]] = []

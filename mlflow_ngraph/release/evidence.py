@@ -41,14 +41,8 @@ def markdown(
 ) -> str:
     """Write the description.
 
-    Parameters
-    ----------
-    cell : Mapping[str, Any] | None
-        The candidate's best cell.
-    over : tuple[str, Mapping[str, Any] | None] | None
-        Version of the previous champion, and its best cell.
-    overruled : Sequence[str]
-        Objections that were overruled.
+    ``cell`` is the candidate's best one. ``over`` is the version of the previous champion, with its best cell.
+    ``overruled`` are objections that were overruled.
     """
     manifest = candidate.manifest
     sizes = ", ".join(map(str, manifest.spec.batch_sizes))

@@ -276,18 +276,9 @@ class PyfuncEngine:
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> dict[str, NDArray[np.generic]]:
         """Run the engine on inputs that MLflow has checked against the signature.
 
-        Parameters
-        ----------
-        model_input : Any
-            Arrays by name; a single array for an engine with one input.
-        params : Mapping[str, Any] | None
-            Unused.
-
-        Raises
-        ------
-        MlflowException
-            An input is not what the engine takes, or it fails on these values; MLflow's server answers any other error
-            with a traceback.
+        ``model_input`` has arrays by name, or is a single array for an engine with one input. Raises `MlflowException`
+        if an input is not what the engine takes, or it fails on these values; MLflow's server answers any other error
+        with a traceback.
         """
         from mlflow.exceptions import MlflowException
 

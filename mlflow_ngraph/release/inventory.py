@@ -15,7 +15,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import champion, results
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.engines import compatibility
-from mlflow_ngraph.errors import EngineError, TrackingError, UnknownNameError
+from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.metrics import TABLE, TEXT_COLUMNS, with_estimates
 from mlflow_ngraph.release import logged_engine
 from mlflow_ngraph.tables.columns import typed
@@ -26,7 +26,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, LoggedModel
+    from mlflow.entities import LoggedModel
 
 AT_ONCE = 8
 _OWN = (
@@ -122,21 +122,9 @@ def read(
 ) -> list[ListedEngine]:
     """Read the complete or partly removed engines that match the selection.
 
-    Parameters
-    ----------
-    metric : str
-        Metric to read besides the usual ones.
-    cache : bool
-        Use tables kept on this machine.
-
-    Raises
-    ------
-    UnknownNameError
-        An experiment does not exist, or a filter has no match.
-    UsageError
-        The filters let nothing through together.
-    TrackingError
-        A server cannot be reached.
+    ``metric`` is read besides the usual ones. Raises `UnknownNameError` if an experiment does not exist or a filter has
+    no match, `UsageError` if the filters let nothing through together, and `TrackingError` if a server cannot be
+    reached.
     """
     engines: list[ListedEngine] = []
     for given in tracking_uris or (None,):
@@ -189,15 +177,10 @@ def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame,
 
 def _models(client: MlflowClient, experiments: Sequence[str] | None) -> list[tuple[LoggedModel, str]]:
     """All engines, with the names of their experiments."""
-    known: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
-    names = {experiment.experiment_id: str(experiment.name) for experiment in known}
-    for name in experiments or ():
-        if name not in names.values():
-            raise UnknownNameError("experiment", name, names.values())
-    ids = [key for key, name in names.items() if not experiments or name in experiments]
+    names = connection.experiments(client, experiments)
     query = f"tags.`{Tag.KIND}` = '{Kind.ENGINE}'"
     models: list[LoggedModel] = connection.every(
-        lambda token: client.search_logged_models(ids, query, page_token=token)
+        lambda token: client.search_logged_models(list(names), query, page_token=token)
     )
     return [(model, names[model.experiment_id]) for model in models]
 

@@ -76,10 +76,7 @@ class LoggedEngine:
 def load(client: MlflowClient, model_id: str, tracking_uri: str) -> LoggedEngine:
     """Load by id of the LoggedModel, within `connection.talking`.
 
-    Raises
-    ------
-    EngineError
-        It is no engine, its files are not complete, or its manifest is not the one that was logged.
+    Raises `EngineError` if it is no engine, its files are not complete, or its manifest is not the one that was logged.
     """
     model = client.get_logged_model(model_id)
     if str(model.status) != "READY":
@@ -92,10 +89,8 @@ def load(client: MlflowClient, model_id: str, tracking_uri: str) -> LoggedEngine
 def check_whole(client: MlflowClient, model: LoggedModel, remote: Remote) -> None:
     """Bring an engine here, and compare all of it with its manifest and with what its run recorded; nothing of it runs.
 
-    Raises
-    ------
-    EngineError
-        A file is not what was logged, has no place in a package, or the study has recorded another engine.
+    Raises `EngineError` if a file is not what was logged or has no place in a package, or the study has recorded
+    another engine.
     """
     with TemporaryDirectory(prefix="ngraph-open-") as temporary:
         package = download.pull(remote, Path(temporary) / "package")
@@ -127,19 +122,8 @@ def check_whole(client: MlflowClient, model: LoggedModel, remote: Remote) -> Non
 def find(named: str, batch: int | None, tracking_uri: str) -> str:
     """Find the id of a LoggedModel.
 
-    Parameters
-    ----------
-    named : str
-        As `sources.find` takes it.
-    batch : int | None
-        Selects one of a run's engines.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached, or knows no such thing.
-    UsageError
-        A run has several engines, or none.
+    ``named`` is as `sources.find` takes it; ``batch`` selects one of a run's engines. Raises `TrackingError` if the
+    server cannot be reached or knows no such thing, and `UsageError` if a run has several engines, or none.
     """
     chosen = batch is not None and _RUN.fullmatch(named)
     wanted = EngineFilter(batch_sizes=(batch,)) if chosen and batch is not None else EngineFilter()

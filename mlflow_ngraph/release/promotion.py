@@ -85,33 +85,12 @@ def promote(
     ``metric``, each at its best batch size or both at ``batch``, on equal machines. No other measured engine of the
     same model, precision and machine may be able to beat it; see `logged_engine.rivals`.
 
-    Parameters
-    ----------
-    model : str
-        The id of a LoggedModel, a ``models:`` address, or the id of a run with a single engine (at ``batch``).
-    name : str
-        Name of the registered model.
-    alias : str | None
-        By default the device and ``-champion``.
-    accept_undecided : bool
-        Overrule that another cell could beat it; that is recorded with the version.
-    force : bool
-        Overrule whatever speaks against it; that is recorded with the version.
-    dry_run : bool
-        Write nothing.
-    sign : Ed25519PrivateKey | None
-        Sign its manifest first.
-    tracking_uri : str | None
-        MLflow's own default when left out.
-
-    Raises
-    ------
-    UsageError
-        The request is wrong.
-    TrackingError
-        The server cannot be reached or refuses, or somebody else has promoted an engine meanwhile.
-    EngineError
-        It is no engine, or not the one that was logged.
+    ``model`` is the id of a LoggedModel, a ``models:`` address, or the id of a run with a single engine (at ``batch``).
+    ``alias`` is by default the device and ``-champion``. ``accept_undecided`` overrules that another cell could beat
+    it, and ``force`` whatever speaks against it; that is recorded with the version. ``dry_run`` writes nothing.
+    ``sign`` is a key that signs its manifest first. Raises `UsageError` if the request is wrong, `TrackingError` if the
+    server cannot be reached or refuses, or somebody else has promoted an engine meanwhile, and `EngineError` if it is
+    no engine, or not the one that was logged.
     """
     champions.check_metric(metric)
     uri = connection.resolve_uri(tracking_uri)
@@ -197,7 +176,7 @@ def _champion(
     except EngineError as error:
         return _Champion(number, None, None, f"cannot be read: {error}")
     except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+        if error.error_code != connection.NO_SUCH:
             raise
         return _Champion(number, None, None, "has lost its LoggedModel")
     return _Champion(number, engine, champions.best(engine.cells, metric, batch), "")

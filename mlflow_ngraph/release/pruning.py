@@ -100,11 +100,8 @@ def sizes(engines: Sequence[ListedEngine]) -> dict[str, int]:
 def remove(engine: ListedEngine) -> None:
     """Delete an engine's files, its versions, and its LoggedModel. Can be repeated.
 
-    Raises
-    ------
-    TrackingError
-        It has been registered since it was looked at; the store does not delete files, and the engine stays as it was;
-        or something failed on the way, and the next attempt finishes it.
+    Raises `TrackingError` if it has been registered since it was looked at; if the store does not delete files, and the
+    engine stays as it was; or if something failed on the way, and the next attempt finishes it.
     """
     uri = engine.tracking_uri
     client = connection.reach(uri)

@@ -38,11 +38,8 @@ def results(record: StudyRecord) -> Iterator[str]:
 def document(record: StudyRecord) -> dict[str, Any]:
     """Plain values for JSON; empty where nothing was raced or left out.
 
-    Returns
-    -------
-    dict[str, Any]
-        ``races`` by workload, as recorded in the journal; ``left``: cells eliminated from a race in order of rounds,
-        with evidence; ``left_out``: cells that were not measured, with the reason.
+    ``races`` by workload, as recorded in the journal; ``left``: cells eliminated from a race in order of rounds,
+    with evidence; ``left_out``: cells that were not measured, with the reason.
     """
     left = [
         {**_cell(record, cell.lane, cell.batch), **cell.left}

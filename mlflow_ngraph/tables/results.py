@@ -11,10 +11,7 @@ import pandas as pd
 from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.execute.formulas import declared_metrics
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
-from mlflow_ngraph.metrics import (
-    COLUMNS,
-    MODEL_COLUMNS,
-)
+from mlflow_ngraph.metrics import COLUMNS, MODEL_COLUMNS
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.verdicts import Verdict
 
@@ -47,10 +44,7 @@ def _left_out(record: StudyRecord, lane: LaneRecord) -> Iterator[tuple[int, Cell
     """Cells that were skipped for lack of time. Other missing cells cannot be the best."""
     for name, cell in record.left_out.items():
         if cell["lane"] == lane.lane.id and not cell["final"]:
-            yield (
-                cell["batch"],
-                CellRecord(name, lane.lane.id, cell["batch"], Verdict.LEFT_OUT, cell["reason"]),
-            )
+            yield cell["batch"], CellRecord(name, lane.lane.id, cell["batch"], Verdict.LEFT_OUT, cell["reason"])
 
 
 def _row(record: StudyRecord, lane: LaneRecord, cell: CellRecord, baseline: str) -> dict[str, Any]:

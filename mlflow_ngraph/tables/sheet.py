@@ -34,7 +34,6 @@ class Cell:
 
     @classmethod
     def of(cls, value: Any) -> Cell:
-        """Convert a value."""
         if isinstance(value, Cell):
             return value
         if value is None:

@@ -43,19 +43,9 @@ _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
 def store_of(location: str, tracking_uri: str, scratch: Path) -> ArtifactStore:
-    """The store of an artifact directory.
+    """The store of the directory with this artifact URI. Raises `TrackingError` for an address unknown to MLflow.
 
-    Parameters
-    ----------
-    location : str
-        The artifact URI of the directory.
-    scratch : Path
-        A directory on the file system where files will stay.
-
-    Raises
-    ------
-    TrackingError
-        MLflow does not know such an address.
+    ``scratch`` is a directory on the file system where files will stay.
     """
     address = plain_http.artifact_address(tracking_uri, location)
     if address is not None:
@@ -162,13 +152,7 @@ class LocalStore(ArtifactStore):
 
 
 class MlflowStore(ArtifactStore):
-    """A store that MLflow knows how to read; it gives whole files.
-
-    Parameters
-    ----------
-    scratch : Path
-        A directory on the file system of the parts.
-    """
+    """A store that MLflow knows how to read; it gives whole files. ``scratch`` is on the file system of the parts."""
 
     def __init__(self, repository: Any, scratch: Path, tracking_uri: str) -> None:
         self._repository, self._scratch, self._uri = repository, scratch, tracking_uri
@@ -196,10 +180,7 @@ class MlflowStore(ArtifactStore):
 class HttpStore(ArtifactStore):
     """A server that passes artifacts on, or signs their addresses.
 
-    Parameters
-    ----------
-    sign : Get, optional
-        Asks it for an address of the same file in the store behind it, for servers that pass nothing on.
+    ``sign`` asks it for an address of the same file in the store behind it, for servers that pass nothing on.
     """
 
     def __init__(self, get: Get, sign: Get | None = None) -> None:

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -20,11 +20,11 @@ from filelock import FileLock
 
 from mlflow_ngraph import user_cache
 from mlflow_ngraph.addresses import HIDDEN, redacted, shown
-from mlflow_ngraph.errors import TrackingError, UnreachableError
+from mlflow_ngraph.errors import TrackingError, UnreachableError, require_known
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
     from mlflow.store.entities import PagedList
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ IN_TIME = {
 """The same while a study, and a person, waits: MLflow's own would be patient for minutes at every request."""
 FORBIDDEN = "PERMISSION_DENIED"
 NO_SUCH = "RESOURCE_DOES_NOT_EXIST"
-"""MLflow's code of the error about a run that ``mlflow gc`` has removed."""
+"""MLflow's code of the error about what does not exist, such as a run that ``mlflow gc`` has removed."""
 _BYTES_PER_S = 2e6
 """Least upload speed of a server, which passes files on to their store before it answers."""
 _LONGEST_MESSAGE = 300
@@ -88,10 +88,7 @@ def _database_here() -> str | None:
 def connect(tracking_uri: str) -> MlflowClient:
     """A client of ``tracking_uri``. MLflow's own notes about making a new database are held back.
 
-    Raises
-    ------
-    TrackingError
-        The address can be read in more than one way, or not at all.
+    Raises `TrackingError` if the address can be read in more than one way, or not at all.
     """
     _require_clear(tracking_uri)
     from mlflow import MlflowClient
@@ -133,10 +130,8 @@ def is_database(tracking_uri: str) -> bool:
 def talking(tracking_uri: str, doing: str, settings: dict[str, str]) -> Iterator[None]:
     """Run a block that talks to a tracking server, with ``settings`` in the environment where they are not set.
 
-    Raises
-    ------
-    TrackingError
-        The server refuses, or as `UnreachableError` does not answer; one line that says what we were ``doing``.
+    Raises `TrackingError` if the server refuses, or as `UnreachableError` if it does not answer; one line that says
+    what we were ``doing``.
     """
     from mlflow.exceptions import MlflowException
     from requests import RequestException
@@ -192,15 +187,8 @@ def uploading(size: int) -> Iterator[None]:
 def reach(tracking_uri: str, *, create: bool = False) -> MlflowClient:
     """A client of a server that answered just now.
 
-    Parameters
-    ----------
-    create : bool
-        Let MLflow make a missing database file, which takes long and helps no reader.
-
-    Raises
-    ------
-    TrackingError
-        Nothing answers within about ten seconds, it refuses, or there is no such file.
+    ``create`` lets MLflow make a missing database file, which takes long and helps no reader. Raises `TrackingError` if
+    nothing answers within about ten seconds, it refuses, or there is no such file.
     """
     _require_clear(tracking_uri)
     missing = None if create else database_file(tracking_uri)
@@ -245,14 +233,19 @@ def every(fetch: Callable[[str | None], PagedList[T]]) -> list[T]:
         seen.add(token)
 
 
-def kept_run(client: MlflowClient, run_id: str) -> Run:
-    """Get a run that is not deleted.
+def experiments(client: MlflowClient, named: Sequence[str] | None = None) -> dict[str, str]:
+    """Names of experiments by their ids: of those that are named, or of all that are not deleted.
 
-    Raises
-    ------
-    TrackingError
-        It is in MLflow's trash.
+    Raises `UnknownNameError` if there is none of a name.
     """
+    found: list[Experiment] = every(lambda token: client.search_experiments(page_token=token))
+    names = {experiment.experiment_id: experiment.name for experiment in found}
+    require_known("experiment", named or (), names.values())
+    return {key: name for key, name in names.items() if not named or name in named}
+
+
+def kept_run(client: MlflowClient, run_id: str) -> Run:
+    """Get a run that is not deleted. Raises `TrackingError` if it is in MLflow's trash."""
     run = client.get_run(run_id)
     if run.info.lifecycle_stage != "active":
         raise TrackingError(
@@ -263,34 +256,31 @@ def kept_run(client: MlflowClient, run_id: str) -> Run:
 
 def is_deleted(client: MlflowClient, run_id: str) -> bool:
     """True if a run is in MLflow's trash, or removed from there by ``mlflow gc``."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return bool(client.get_run(run_id).info.lifecycle_stage != "active")
-    except MlflowException as error:
-        if error.error_code != NO_SUCH:
-            raise
-        return True
+    kept = False
+    with unless_gone():
+        kept = client.get_run(run_id).info.lifecycle_stage == "active"
+    return not kept
 
 
 def require_id(made: str) -> None:
     """Check the id of what a server made: MLflow takes an empty answer, such as a proxy's, for one without fields.
 
-    Raises
-    ------
-    UnreachableError
-        It is none.
+    Raises `UnreachableError` if it is none.
     """
     if not re.fullmatch(r"(?:m-)?[0-9a-f]{32}", made):
         raise UnreachableError("the tracking server answered without the id of what it was to make")
 
 
-def done_already(remove: Callable[[], object]) -> None:
-    """Remove something that may be gone: MLflow's client repeats a request whose answer was lost."""
+@contextmanager
+def unless_gone() -> Iterator[None]:
+    """Run a block about something that may be gone: MLflow's client repeats a request whose answer was lost.
+
+    The block ends where the server has no such thing.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
-        remove()
+        yield
     except MlflowException as error:
         if error.error_code != NO_SUCH:
             raise
@@ -307,26 +297,28 @@ def _probe_database(tracking_uri: str) -> None:
         engine.dispose()
 
 
+def get(tracking_uri: str, path: str, params: Any = None) -> Any:
+    """A server's answer to a request that MLflow's client has no method for, whatever its status."""
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    return http_request(get_default_host_creds(tracking_uri), path, "GET", raise_on_status=False, params=params)
+
+
 def server_version(tracking_uri: str) -> str | None:
     """The version of MLflow that serves ``tracking_uri``; None when the server does not tell."""
     if not is_server(tracking_uri):
         import mlflow
 
         return str(mlflow.__version__)
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    answer: Any = http_request(get_default_host_creds(tracking_uri), "/version", "GET", raise_on_status=False)
+    answer = get(tracking_uri, "/version")
     return str(answer.text).strip() if answer.status_code == 200 else None
 
 
 def server_time(tracking_uri: str) -> float:
     """Time of a server in Unix seconds; by this machine's clock where it does not tell."""
     if is_server(tracking_uri):
-        from mlflow.utils.credentials import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request
-
-        answer: Any = http_request(get_default_host_creds(tracking_uri), "/version", "GET", raise_on_status=False)
+        answer = get(tracking_uri, "/version")
         with suppress(TypeError, ValueError):
             return parsedate_to_datetime(answer.headers.get("Date")).timestamp()
     return time.time()

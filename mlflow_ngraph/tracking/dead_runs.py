@@ -8,13 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mlflow_ngraph.errors import UnknownNameError
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Kind, Tag
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
 State = Literal["dead", "alive", "unknown"]
 _LATEST_S = 4e9
@@ -38,19 +37,10 @@ class RunningRun:
 
 
 class RunningRuns:
-    """Finds them on a server, and ends those that are dead.
+    """Finds them on a server, and ends those that are dead. Raises `TrackingError` if the server cannot be reached.
 
-    Parameters
-    ----------
-    silent_s : float
-        Without a sign of life for so long a run is dead.
-    is_gone : Callable[[str], bool | None]
-        True if no process runs or records a study any more, by its id; None where this machine cannot know.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached.
+    Without a sign of life for ``silent_s`` a run is dead. ``is_gone`` tells by the id of a study if no process runs or
+    records it any more; None where this machine cannot know.
     """
 
     def __init__(self, tracking_uri: str, silent_s: float, is_gone: Callable[[str], bool | None]) -> None:
@@ -60,31 +50,13 @@ class RunningRuns:
         self._client: MlflowClient = connection.reach(tracking_uri)
 
     def find(self, experiments: Sequence[str] | None = None) -> list[RunningRun]:
-        """Those of studies and lanes; the lanes after their study.
-
-        Parameters
-        ----------
-        experiments : Sequence[str] | None
-            Names; all by default.
-
-        Raises
-        ------
-        UnknownNameError
-            An experiment does not exist.
-        TrackingError
-            The server refuses.
-        """
+        """Those of studies, then of lanes. Raises `UnknownNameError` if an experiment does not exist."""
         with connection.talking(self._uri, "read which runs there are", connection.RECORDING):
-            known: list[Experiment] = connection.every(lambda token: self._client.search_experiments(page_token=token))
-            names = {experiment.experiment_id: str(experiment.name) for experiment in known}
-            for name in experiments or ():
-                if name not in names.values():
-                    raise UnknownNameError("experiment", name, names.values())
-            ids = [key for key, name in names.items() if not experiments or name in experiments]
+            names = connection.experiments(self._client, experiments)
             now = connection.server_time(self._uri)
-            studies = {run.info.run_id: run for run in self._running(ids, Kind.STUDY)}
+            studies = {run.info.run_id: run for run in self._running(list(names), Kind.STUDY)}
             found = [self._judged(run, run, names, now) for run in studies.values()]
-            for lane in self._running(ids, Kind.LANE):
+            for lane in self._running(list(names), Kind.LANE):
                 parent = studies.get(lane.data.tags.get(Tag.PARENT, "")) or self._parent(lane)
                 found.append(self._judged(lane, parent, names, now))
         return found
@@ -92,15 +64,7 @@ class RunningRuns:
     def end(self, run: RunningRun) -> bool:
         """End a dead run as KILLED, at its last sign of life.
 
-        Returns
-        -------
-        bool
-            False where it has given another one, or ended, since, or where it is not this user's to end.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached.
+        Returns False where it has given another one, or ended, since, or where it is not this user's to end.
         """
         from mlflow.exceptions import MlflowException
 

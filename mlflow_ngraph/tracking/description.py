@@ -16,12 +16,8 @@ from mlflow_ngraph.workloads.naming import unique_names
 def of_study(record: StudyRecord, answers: Sequence[str], charts: Mapping[str, str]) -> str:
     """Description of a study run in Markdown; of a long table as much as a tag holds.
 
-    Parameters
-    ----------
-    answers : Sequence[str]
-        Conclusions from the results, a line each: MLflow folds away all but the first lines.
-    charts : Mapping[str, str]
-        Addresses of charts, by the name of a model.
+    ``answers`` are conclusions from the results, a line each: MLflow folds away all but the first lines. ``charts`` are
+    addresses, by the name of a model.
     """
     links = [f"[{model}]({address})" for model, address in charts.items()]
     before = [*(["\n".join(f"- {answer}" for answer in answers)] if answers else [])]

@@ -26,6 +26,7 @@ from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, FILE, 
 from mlflow_ngraph.engines.package import Package, check_spec, digest_line
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.tracking import artifact_stores, connection, plain_http, sqlite_file, transfer
+from mlflow_ngraph.tracking.model_registry import model_id_of
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.transfer import ArtifactStore, FilePart
 
@@ -43,7 +44,6 @@ _MOST_OF_OTHERS = 32 << 20
 """Bytes of the files that make an engine a model of MLflow; the manifest has no size of them."""
 _TIMEOUT_S = 30.0
 _VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))$")
-_SOURCE = re.compile(r"(?:^models:/|/models/)(?P<id>m-[0-9a-f]{32})(?:$|/)")
 _MODEL = re.compile(r"(?:models:/)?(?P<id>m-[0-9a-f]{32})$")
 
 
@@ -83,13 +83,7 @@ def _remote(tracking_uri: str, location: str, model_id: str, run_id: str | None,
 
 
 def of_id(model_id: str, tracking_uri: str) -> Remote:
-    """The package of the LoggedModel with this id.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached or knows no such model.
-    """
+    """The package of the LoggedModel with this id. Raises `TrackingError` if it cannot be found on the server."""
     remote = _asked(model_id, tracking_uri)
     if remote is not None:
         return remote
@@ -120,12 +114,8 @@ def _asked(model_id: str, tracking_uri: str) -> Remote | None:
 def locate(uri: str, tracking_uri: str) -> Remote:
     """The package that a URI names: ``models:/name@alias``, ``models:/name/1``, or the id of a LoggedModel.
 
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached or knows no such model.
-    EngineError
-        It is no engine, or the registry and the tracking server disagree about it.
+    Raises `TrackingError` if the server cannot be reached or knows no such model, and `EngineError` if it is no engine,
+    or the registry and the tracking server disagree about it.
     """
     version, model = _VERSION.match(uri), _MODEL.match(uri)
     if model is not None:
@@ -145,9 +135,7 @@ def locate(uri: str, tracking_uri: str) -> Remote:
 
 
 def _of_version(client: MlflowClient, version: ModelVersion, uri: str, tracking_uri: str) -> Remote:
-    # The field is filled by some ways to register a model only; the source names the model in all of them.
-    source = _SOURCE.search(version.source or "")
-    model_id = version.model_id or (source["id"] if source else None)
+    model_id = model_id_of(version)
     if not model_id:
         raise EngineError(f"{uri} is no engine: it was not registered from a LoggedModel")
     remote = of_model(client.get_logged_model(model_id), tracking_uri)
@@ -160,12 +148,8 @@ def _of_version(client: MlflowClient, version: ModelVersion, uri: str, tracking_
 def manifest(remote: Remote) -> tuple[Manifest, bytes]:
     """The manifest of a package, checked against the digest that the server has, and its content.
 
-    Raises
-    ------
-    EngineError
-        It is missing, or differs from the logged one.
-    TrackingError
-        MLflow does not know where it lies.
+    Raises `EngineError` if it is missing or differs from the logged one, and `TrackingError` if MLflow does not know
+    where it lies.
     """
     name = f"the manifest of {remote.shown}"
     if remote.digest is None:
@@ -184,12 +168,8 @@ def manifest(remote: Remote) -> tuple[Manifest, bytes]:
 def pull(remote: Remote, directory: Path, progress: Progress = lambda done, total: None) -> Package:
     """Download a package into ``directory``, which may hold parts from an earlier attempt.
 
-    Raises
-    ------
-    EngineError
-        A file is missing, or differs from the logged one; the message names it.
-    TrackingError
-        MLflow does not know where its files lie.
+    Raises `EngineError`, which names the file, if one is missing or differs from the logged one, and `TrackingError` if
+    MLflow does not know where its files lie.
     """
     package_manifest, content = manifest(remote)
     return fill(remote, package_manifest, content, directory, progress, whole=True)
@@ -228,12 +208,7 @@ def files(
 ) -> None:
     """Bring files of a package into ``directory``, under the paths of the manifest; those that are there stay.
 
-    Raises
-    ------
-    EngineError
-        A file is missing, or differs from the logged one. The parts of all files are kept.
-    TrackingError
-        MLflow does not know where they lie.
+    Raises as `pull`. The parts of all files are kept.
     """
     parts = directory / _PARTS
     parts.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -39,14 +38,8 @@ def write(
 ) -> None:
     """Write everything that a study run carries into ``target``.
 
-    Parameters
-    ----------
-    directory : Path
-        The study's own directory, which has the journal.
-    run_id : str | None
-        The study run, where there is one.
-    lane_runs, models : Mapping[str, str]
-        Ids in MLflow by lane and by engine.
+    ``directory`` is the study's own, which has the journal. ``run_id`` is that of the study, where it has one;
+    ``lane_runs`` and ``models`` are ids in MLflow by lane and by engine.
     """
     table = results.from_record(record, run_id, lane_runs, models)
     results_file.write(table, target / Artifact.RESULTS)
@@ -75,10 +68,7 @@ def write_study(record: StudyRecord, target: Path) -> None:
 def placed(resource_id: str) -> Iterator[None]:
     """Upload to the place that the server tells of a run or a model.
 
-    Raises
-    ------
-    UnreachableError
-        Its answer was none. MLflow takes that for a folder without a name, and keeps it.
+    Raises `UnreachableError` if its answer was none. MLflow takes that for a folder without a name, and keeps it.
     """
     from mlflow.tracking._tracking_service.utils import _artifact_repos_cache as known
 
@@ -94,10 +84,8 @@ def placed(resource_id: str) -> Iterator[None]:
 def require_stored(directory: Path, list_folder: ListFolder) -> None:
     """Compare files that were uploaded with what the store lists.
 
-    Raises
-    ------
-    UnreachableError
-        One is missing there, or has another size: the upload was answered, and nothing was stored.
+    Raises `UnreachableError` if one is missing there, or has another size: the upload was answered, and nothing was
+    stored.
     """
     sizes = {
         path.relative_to(directory).as_posix(): path.stat().st_size for path in directory.rglob("*") if path.is_file()
@@ -117,11 +105,6 @@ def listed(paths: Collection[str], list_folder: ListFolder) -> dict[str, int | N
         if not file.is_dir
     }
     return {path: found.get(path) for path in paths}
-
-
-def digest(path: Path) -> str:
-    """The sha256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _text(path: Path, text: str) -> None:

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 def of(remote: Remote) -> Manifest:
-    """The manifest of an engine, from this machine if it is here.
-
-    Raises
-    ------
-    EngineError, TrackingError
-        As `download.manifest`.
-    """
+    """The manifest of an engine, from this machine if it is here. Raises as `download.manifest`."""
     place = _place(remote.digest)
     if place is not None:
         with suppress(OSError):

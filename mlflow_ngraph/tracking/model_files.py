@@ -31,12 +31,8 @@ def write(
 ) -> None:
     """Write them into the directory of a package.
 
-    Parameters
-    ----------
-    model : Model
-        Facts of the model that MLflow has already.
-    pip_requirements : Sequence[str] | None
-        Replace the engine's own requirements, this package's wheel included.
+    ``model`` has the facts that MLflow knows already. ``pip_requirements`` replace the engine's own, this package's
+    wheel included.
     """
     import yaml
     from mlflow import pyfunc

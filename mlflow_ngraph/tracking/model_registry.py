@@ -38,13 +38,7 @@ _RESERVED = re.compile(r"latest|v\d+", re.IGNORECASE)
 
 
 def check_alias(alias: str) -> str:
-    """``alias``, if MLflow takes it.
-
-    Raises
-    ------
-    UsageError
-        It does not.
-    """
+    """``alias``, if MLflow takes it. Raises `UsageError` if it does not."""
     if not _ALIAS.fullmatch(alias) or _RESERVED.fullmatch(alias):
         raise UsageError(f"alias {alias!r}: expected letters, digits, '_' and '-', and not 'latest' or 'v1'")
     return alias
@@ -124,15 +118,8 @@ class Registry:
     def promoting(self, name: str, alias: str, over: str | None) -> Iterator[None]:
         """A block that may set ``alias``, unless it has changed hands since it was looked at or is about to.
 
-        Parameters
-        ----------
-        over : str | None
-            The version that the alias is taken to point at; None for no alias.
-
-        Raises
-        ------
-        TrackingError
-            It points at another one by now, or another promotion is in progress.
+        ``over`` is the version that the alias is taken to point at; None for no alias. Raises `TrackingError` if it
+        points at another one by now, or another promotion is in progress.
         """
         prefix = f"{Tag.PROMOTING}{alias}."
         mine = prefix + uuid4().hex
@@ -168,14 +155,10 @@ class Registry:
 
     def _aliases(self, name: str) -> dict[str, str]:
         """The versions by alias; none where there is no such registered model."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return dict(self._client.get_registered_model(name).aliases)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return {}
+        aliases: dict[str, str] = {}
+        with connection.unless_gone():
+            aliases.update(self._client.get_registered_model(name).aliases)
+        return aliases
 
     def make(self, name: str) -> None:
         """Make a registered model if there is none."""

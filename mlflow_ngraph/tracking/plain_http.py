@@ -41,13 +41,7 @@ def speaks(uri: str) -> bool:
 
 
 def session(at_once: int) -> requests.Session:
-    """A client with the user's password or token.
-
-    Parameters
-    ----------
-    at_once : int
-        Number of threads that use it concurrently.
-    """
+    """A client with the user's password or token, for as many threads as use it concurrently."""
     import requests
 
     from mlflow_ngraph.tracking.answers import LimitedAdapter

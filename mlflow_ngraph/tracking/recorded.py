@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking import engine_log
-from mlflow_ngraph.tracking.connection import NO_SUCH, done_already
+from mlflow_ngraph.tracking.connection import unless_gone
 from mlflow_ngraph.tracking.content import Content, lane_content
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.study_run import StudyRun
@@ -31,15 +31,8 @@ def settle(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Remove what a repeated request made, and check that the lanes which were ``written`` are whole.
 
-    Returns
-    -------
-    tuple[dict[str, str], dict[str, str]]
-        Ids of lane runs by lane, and of LoggedModels by engine.
-
-    Raises
-    ------
-    TrackingError
-        The server lacks something that it said it has.
+    Returns ids of lane runs by lane, and of LoggedModels by engine. Raises `TrackingError` if the server lacks
+    something that it said it has.
     """
     lanes: dict[str, Run] = {}
     models: dict[str, LoggedModel] = {}
@@ -58,7 +51,8 @@ def settle(
             models[model.tags[Tag.ENGINE_ID]] = model
     if surplus and not again:
         for remove in surplus:
-            done_already(remove)
+            with unless_gone():
+                remove()
         return settle(client, study, record, written, again=True)
     wrong = [
         f"lane {lane_id}" for lane_id in sorted(written) if not is_whole(lanes[lane_id], lane_content(record, lane_id))
@@ -83,15 +77,11 @@ def settle(
 
 def is_gone(client: MlflowClient, model_id: str) -> bool:
     """Test if an engine was deleted."""
-    from mlflow.exceptions import MlflowException
-
-    try:
+    there = False
+    with unless_gone():
         client.get_logged_model(model_id)
-    except MlflowException as error:
-        if error.error_code != NO_SUCH:
-            raise
-        return True
-    return False
+        there = True
+    return not there
 
 
 def is_whole(run: Run, content: Content) -> bool:

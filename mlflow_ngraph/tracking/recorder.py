@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mlflow_ngraph import addresses
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.engines.files import damage
+from mlflow_ngraph.engines.files import damage, sha256
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.execute.record import EngineRecord, Place, StudyRecord
 from mlflow_ngraph.tracking import connection, description, engine_log, files, recorded, schema, views
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Writes the record of one study to one tracking server.
+    """Writes the record of one study to one tracking server. Raises `TrackingError` where that does not take it.
 
     Parameters
     ----------
@@ -73,57 +73,32 @@ class Recorder:
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or may have been."""
         self.notes: list[str] = []
-        """Remarks about the record."""
 
     @cached_property
     def tracking_uri(self) -> str:
-        """Address of the store that this recorder writes to."""
         return connection.resolve_uri(self._asked_uri)
 
     @cached_property
     def client(self) -> MlflowClient:
-        """Client of all requests."""
         return self._through(connection.connect(self.tracking_uri))
 
     def preflight(self) -> None:
         """Find out whether the server answers and lets us write, before anything is measured.
 
-        Raises
-        ------
-        TrackingError
-            It does not answer within about ten seconds, or refuses.
+        Raises `TrackingError` if it does not answer within about ten seconds, or refuses.
         """
         self.reach()
         with connection.talking(self.tracking_uri, "write to it", connection.PREFLIGHT):
             self._runs().check_writable()
 
     def reach(self) -> None:
-        """Find out whether the server answers.
-
-        Raises
-        ------
-        TrackingError
-            It does not answer within about ten seconds.
-        """
+        """Find out whether the server answers. Raises `TrackingError` if it does not within about ten seconds."""
         self.client = self._through(connection.reach(self.tracking_uri, create=True))
 
     def open(self, record: StudyRecord, directory: Path) -> str:
-        """Make, attach to or reopen the run of a study, and end runs that an earlier process left running.
+        """Make, attach to or reopen the run of a study, and end runs that an earlier process left; return its id.
 
-        Parameters
-        ----------
-        directory : Path
-            The study's own directory; engines are read from it.
-
-        Returns
-        -------
-        str
-            The id of the study run.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
+        Engines are read from the study's own ``directory``.
         """
         with self._talking("open the study run"):
             self._directory = directory
@@ -147,18 +122,7 @@ class Recorder:
             self._heartbeat.stop()
 
     def record_lane(self, record: StudyRecord, lane_id: str) -> str:
-        """Write a lane with its engines; of one that is written already only what is missing.
-
-        Returns
-        -------
-        str
-            The id of the lane run.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
-        """
+        """Write a lane with its engines, or what is missing of one that is written; return the id of its run."""
         study = self._opened()
         lane = record.lanes[lane_id]
         content = lane_content(record, lane_id)
@@ -178,24 +142,10 @@ class Recorder:
         return str(run.info.run_id)
 
     def close(self, record: StudyRecord, status: str, answers: Sequence[str] = ()) -> str:
-        """Write the results table, the samples and the other files of the study, and end its run.
+        """Write the results table, the samples and the other files of the study, and end its run; return its id.
 
-        Parameters
-        ----------
-        status : str
-            ``FINISHED``, ``FAILED`` or ``KILLED``.
-        answers : Sequence[str]
-            Conclusions from the results, a line each; the description of the run begins with them.
-
-        Returns
-        -------
-        str
-            The id of the study run.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
+        ``status`` is ``FINISHED``, ``FAILED`` or ``KILLED``. ``answers`` are conclusions from the results, a line each;
+        the description of the run begins with them.
         """
         study = self._opened()
         content = study_content(record)
@@ -223,7 +173,7 @@ class Recorder:
                     self.client.log_artifacts(study.run_id, str(target))
                 files.require_stored(target, partial(self.client.list_artifacts, study.run_id))
                 # Last, so that whoever reads the tag finds the table that it speaks of.
-                digest = files.digest(target / schema.Artifact.RESULTS)
+                digest = sha256(target / schema.Artifact.RESULTS)
                 self.client.set_tag(study.run_id, Tag.RESULTS_SHA256, digest)
             self.client.set_terminated(study.run_id, status, end_time=content.end_ms)
             run = self.client.get_run(study.run_id)
@@ -234,13 +184,7 @@ class Recorder:
         return study.run_id
 
     def end(self, status: str) -> None:
-        """End the run of a study whose journal is gone, as it is.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
-        """
+        """End the run of a study whose journal is gone, as it is."""
         with self._talking("end the study run"):
             self.client.set_terminated(self._opened().run_id, status)
 
@@ -282,7 +226,8 @@ class Recorder:
             else:
                 # Its figures are those of the table until the study is closed: nobody has withdrawn them.
                 self.client.set_tag(run.info.run_id, Tag.RESUMED_BY, study.run_id)
-                connection.done_already(partial(self.client.delete_run, run.info.run_id))
+                with connection.unless_gone():
+                    self.client.delete_run(run.info.run_id)
         if kept is None:
             tags = {**study.context_tags, **content.tags, Tag.CONTENT: digest, Tag.PARENT: study.run_id}
             kept = self.client.create_run(study.experiment_id, content.start_ms, tags, content.name)

@@ -20,7 +20,7 @@ from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, LoggedModel
+    from mlflow.entities import LoggedModel
 
     from mlflow_ngraph.engines.manifest import Manifest
 
@@ -40,15 +40,8 @@ class ServerEngines:
     ) -> Manifest | None:
         """Put the newest engine with this key that is whole and serves here into the new ``directory``.
 
-        Parameters
-        ----------
-        tell : Callable[[str], None]
-            Told of every engine that was found and could not be used, and why.
-
-        Raises
-        ------
-        TrackingError
-            The server cannot be reached or refuses.
+        ``tell`` is told of every engine that was found and could not be used, and why. Raises `TrackingError` if the
+        server cannot be reached or refuses.
         """
         for model in self._candidates(key):
             try:
@@ -65,9 +58,7 @@ class ServerEngines:
     @cached_property
     def _experiment_ids(self) -> list[str]:
         """All experiments; asked for once, and not for every engine of a study."""
-        client = self._client
-        experiments: list[Experiment] = connection.every(lambda token: client.search_experiments(page_token=token))
-        return [experiment.experiment_id for experiment in experiments]
+        return list(connection.experiments(self._client))
 
     def _candidates(self, key: str) -> list[LoggedModel]:
         """LoggedModels with this key whose files are complete, the newest first."""

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 def fetch(remote: Remote) -> bytes | None:
     """The signature of an engine; None without one. It is not checked: that is for `trust.require`.
 
-    Raises
-    ------
-    EngineError
-        The server announces one, and does not return it.
-    TrackingError
-        The server cannot be reached.
+    Raises `EngineError` if the server announces one and does not return it, and `TrackingError` if it cannot be
+    reached.
     """
     if not remote.signed:
         return None
@@ -48,17 +44,8 @@ def sign(remote: Remote, key: Ed25519PrivateKey) -> str:
     The manifest must be the one whose digest the server has. Its files are for the caller to check; see
     `mlflow_ngraph.release.logged_engine.check_whole`.
 
-    Returns
-    -------
-    str
-        The fingerprint of the key.
-
-    Raises
-    ------
-    EngineError
-        The manifest differs from the logged one.
-    TrackingError
-        The server cannot be reached, or refuses.
+    Returns the fingerprint of the key. Raises `EngineError` if the manifest differs from the logged one, and
+    `TrackingError` if the server cannot be reached, or refuses.
     """
     with tempfile.TemporaryDirectory(prefix="ngraph-sign-") as temporary:
         directory = Path(temporary)

@@ -60,18 +60,9 @@ class EngineFilter:
 def find(source: str, tracking_uri: str, wanted: EngineFilter) -> Remote:
     """The engine that a person means.
 
-    Parameters
-    ----------
-    source : str
-        ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``, or the id of a study or lane run, with or without
-        ``runs:/``.
-
-    Raises
-    ------
-    TrackingError
-        The server cannot be reached or knows nothing of this name.
-    UsageError
-        The run has no such engine, or several.
+    ``source`` is ``models:/name@alias``, ``models:/name/1``, ``models:/m-...``, or the id of a study or lane run, with
+    or without ``runs:/``. Raises `TrackingError` if the server cannot be reached or knows nothing of this name, and
+    `UsageError` if the run has no such engine, or several.
     """
     run = _RUN.match(source)
     if run is not None:

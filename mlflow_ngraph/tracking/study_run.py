@@ -11,7 +11,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.addresses import shown
@@ -82,31 +81,19 @@ class StudyRuns:
     def check_writable(self) -> None:
         """Write something small where the study will go.
 
-        Raises
-        ------
-        TrackingError
-            The run that ``mlflow run`` made is in another experiment than the one asked for, or the experiment is
-            deleted, or its files are on a foreign host.
+        Raises `TrackingError` if the run that ``mlflow run`` made is in another experiment than the one asked for, or
+        the experiment is deleted, or its files are on a foreign host.
         """
         self._client.set_experiment_tag(self.experiment().experiment_id, Tag.SCHEMA, schema.SCHEMA_VERSION)
 
     def experiment(self) -> Experiment:
-        """Experiment of the first run of its kind.
-
-        Raises
-        ------
-        TrackingError
-            As in `check_writable`.
-        """
+        """Experiment of the first run of its kind. Raises as `check_writable`."""
         return self._target(self.surrounding(), None)
 
     def open(self, content: Content, record: StudyRecord, heartbeat: Heartbeat) -> StudyRun:
         """The run for a study, with its params and tags; former runs of its record are ended and linked to it.
 
-        Raises
-        ------
-        TrackingError
-            As in `check_writable`, or another process is recording the study.
+        Raises as `check_writable`, and `TrackingError` if another process is recording the study.
         """
         surrounding = self.surrounding()
         experiment = self._target(surrounding, self._former(record))
@@ -137,7 +124,6 @@ class StudyRuns:
         return study
 
     def _known(self, experiment_id: str, key: str) -> list[Run]:
-        """The runs of a record."""
         return every(lambda token: self._client.search_runs([experiment_id], _query(key), page_token=token))
 
     def _former(self, record: StudyRecord) -> Experiment | None:
@@ -181,7 +167,8 @@ class StudyRuns:
             run_id, params=params, tags=[RunTag(name, value) for name, value in tags.items()], synchronous=True
         )
         if Tag.RESUMED_BY in run.data.tags:
-            connection.done_already(lambda: self._client.delete_tag(run_id, Tag.RESUMED_BY))
+            with connection.unless_gone():
+                self._client.delete_tag(run_id, Tag.RESUMED_BY)
         if run.info.status != "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
 
@@ -195,7 +182,8 @@ class StudyRuns:
                 _require_left(other, heartbeat)
             except TrackingError:
                 if new:
-                    connection.done_already(lambda: self._client.delete_run(run_id))
+                    with connection.unless_gone():
+                        self._client.delete_run(run_id)
                 raise
 
     def _take_over(self, study: StudyRun, known: list[Run], *, handed_over: bool) -> None:
@@ -214,7 +202,8 @@ class StudyRuns:
                 if run.data.tags.get(Tag.RESUMED_BY) != study.run_id:
                     self._client.set_tag(run_id, Tag.RESUMED_BY, study.run_id)
             else:
-                connection.done_already(partial(self._client.delete_run, run_id))
+                with connection.unless_gone():
+                    self._client.delete_run(run_id)
                 continue
             if run.info.status == "RUNNING":
                 self._client.set_terminated(run_id, "KILLED")

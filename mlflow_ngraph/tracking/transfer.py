@@ -40,13 +40,8 @@ class StoppedError(Exception):
 class FilePart:
     """The part of a file that has arrived, with its digest.
 
-    Parameters
-    ----------
-    came : Callable[[int], None]
-        Told of bytes before they are written; fewer than none where they were thrown away. What it raises stops the
-        download.
-    stopped : Callable[[], bool]
-        True once the file is no longer wanted.
+    ``came`` is told of bytes before they are written; fewer than none where they were thrown away. What it raises stops
+    the download. ``stopped`` is True once the file is no longer wanted.
     """
 
     def __init__(
@@ -106,15 +101,8 @@ class ArtifactStore(ABC):
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
         """Add the missing bytes of a file to ``part``, or all of it.
 
-        Parameters
-        ----------
-        sized : Callable[[int], None]
-            Called with the size of the file where the store announces it.
-
-        Raises
-        ------
-        CutError, RefusedError
-            It did not come, or not to its end.
+        ``sized`` is called with the size of the file where the store announces it. Raises `CutError` or `RefusedError`
+        if it did not come, or not to its end.
         """
 
 
@@ -128,19 +116,8 @@ def bring(
 ) -> None:
     """Make ``part`` the whole file, however often the connection is cut.
 
-    Parameters
-    ----------
-    name : str
-        Name of the file, for messages.
-
-    Raises
-    ------
-    EngineError
-        It is missing, or differs from the logged one.
-    TransferError
-        It did not arrive, or cannot be kept here.
-    StoppedError
-        The file is no longer wanted.
+    ``name`` is for messages. Raises `EngineError` if the file is missing or differs from the logged one,
+    `TransferError` if it did not arrive or cannot be kept here, and `StoppedError` if it is no longer wanted.
     """
     patience = _patience()
     while part.digest != digest:
@@ -165,15 +142,8 @@ def bring(
 def content(store: ArtifactStore, path: str, place: Path, name: str, most: int) -> bytes:
     """Content of a small file, unverified.
 
-    Parameters
-    ----------
-    place : Path
-        A file to put it in meanwhile.
-
-    Raises
-    ------
-    EngineError
-        It cannot be had, or is larger: the download stops there.
+    It lies in ``place`` meanwhile. Raises `EngineError` if it cannot be had, or has more than ``most`` bytes: the
+    download stops there.
     """
 
     def bound(size: int) -> None:
@@ -194,13 +164,7 @@ def content(store: ArtifactStore, path: str, place: Path, name: str, most: int) 
 
 
 def _again(patience: Retry, name: str, error: CutError) -> Retry:
-    """Wait before the next attempt, longer from time to time.
-
-    Raises
-    ------
-    TransferError
-        There were enough of them.
-    """
+    """Wait before the next attempt, longer from time to time. Raises `TransferError` if there were enough of them."""
     from urllib3.exceptions import MaxRetryError
 
     try:

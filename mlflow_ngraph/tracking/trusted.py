@@ -34,12 +34,8 @@ class TrustedManifest:
 def trusted_manifest(remote: Remote, rules: Rules) -> TrustedManifest:
     """The manifest of an engine on a server, once everything is known that speaks against using it.
 
-    Raises
-    ------
-    EngineError
-        The manifest or its signature cannot be had or are not what was logged, or the rules refuse the engine.
-    TrackingError
-        The server cannot be reached, or MLflow does not know where the manifest lies.
+    Raises `EngineError` if the manifest or its signature cannot be had or are not what was logged, or the rules refuse
+    the engine, and `TrackingError` if the server cannot be reached, or MLflow does not know where the manifest lies.
     """
     for source in remote.sources:
         trust.require_source(source, rules)

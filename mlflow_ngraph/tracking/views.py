@@ -103,15 +103,8 @@ def install(
 ) -> dict[str, str]:
     """Put the views into an experiment, or bring them up to date; an edited one stays as it is.
 
-    Parameters
-    ----------
-    models : Mapping[str, Sequence[str]]
-        Filters of models that get a view of their own, by name, as far as an experiment holds so many.
-
-    Returns
-    -------
-    dict[str, str]
-        The ids of these views by model.
+    ``models`` are filters of models that get a view of their own, by name, as far as an experiment holds so many.
+    Returns the ids of these views by model.
     """
     present = client.get_experiment(experiment_id).tags
     taken = {name for name in present if name.startswith(_PREFIX)} | {_PREFIX + view.id for view in VIEWS}

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.compare import compare
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.metrics import NOISE, Metric, is_uncertainty
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import metrics_of
@@ -46,12 +46,7 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
         "batches": [int(size) for size in sorted(frame["batch"].dropna().unique())],
         "workloads": list(_workloads(frame)),
         "metrics": [
-            {
-                "name": name,
-                "unit": metric.unit,
-                "better": metric.better,
-                "meaning": metric.meaning,
-            }
+            {"name": name, "unit": metric.unit, "better": metric.better, "meaning": metric.meaning}
             for name, metric in _metrics(frame).items()
             if frame[name].notna().any()
         ],
@@ -61,14 +56,10 @@ def options(frame: pd.DataFrame) -> dict[str, Any]:
 def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """Curves of the newest results over batch size, and the numbers of one batch size side by side.
 
-    Raises
-    ------
-    UsageError
-        Nothing matches, or a chosen value does not exist.
+    Raises `UsageError` if nothing matches, or a chosen value does not exist.
     """
     metrics = _metrics(frame)
-    if question.metric not in metrics:
-        raise UnknownNameError("metric", question.metric, metrics)
+    require_known("metric", [question.metric], metrics)
     metric = metrics[question.metric]
     shown = question.select(frame)
     if shown.empty:
@@ -112,10 +103,7 @@ def comparison(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
 def findings(frame: pd.DataFrame, question: Query) -> dict[str, Any]:
     """Findings about the chosen results, the most important first.
 
-    Raises
-    ------
-    UnknownNameError
-        Nothing has a value that is chosen.
+    Raises `UnknownNameError` if nothing has a value that is chosen.
     """
     from mlflow_ngraph.analysis.findings import find
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 
 if TYPE_CHECKING:
     from werkzeug.datastructures import MultiDict
@@ -42,19 +42,12 @@ class Query:
 
     @classmethod
     def of(cls, given: MultiDict[str, str]) -> Query:
-        """Parse the query of an address.
-
-        Raises
-        ------
-        UsageError
-            Something is not of its kind.
-        """
+        """Parse the query of an address. Raises `UsageError` if something is not of its kind."""
         batch = given.get("batch")
         if batch and not batch.isdecimal():
             raise UsageError(f"batch: expected a whole number, found {batch!r}")
         best_of = given.get("best") or "device"
-        if best_of not in GROUPS:
-            raise UnknownNameError("group to mark the best of", best_of, GROUPS)
+        require_known("group to mark the best of", [best_of], GROUPS)
         return cls(
             chosen={name: tuple(dict.fromkeys(given.getlist(name))) for name in CHOSEN},
             metric=given.get("metric") or "throughput",
@@ -67,18 +60,13 @@ class Query:
     def select(self, frame: pd.DataFrame, *, but: str = "") -> pd.DataFrame:
         """Select the matching rows, ignoring the criterion ``but``.
 
-        Raises
-        ------
-        UnknownNameError
-            Nothing has a value that is chosen.
+        Raises `UnknownNameError` if nothing has a value that is chosen.
         """
         mask = pd.Series(True, frame.index)
         for name, values in self._chosen(but):
             column = frame[CHOSEN[name]]
             known = set(column.dropna())
-            for value in values:
-                if value not in known:
-                    raise UnknownNameError(name, value, known)
+            require_known(name, values, known)
             mask &= column.isin(values)
         rows: pd.DataFrame = frame[mask]
         return rows

@@ -193,7 +193,7 @@ def test_watching_waits_for_the_server_and_for_whoever_measures(
     home = home_with(measured, tmp_path / "home", "one")
     paused: list[float] = []
     uri = iter([f"http://127.0.0.1:{free_port()}"] * 2 + [sqlite_uri])
-    recorded = verb._recorded
+    recorded = verb.recorded
 
     def record(directory: Path, **_: Any) -> dict[str, Any]:
         return recorded(directory, tracking_uri=next(uri), experiment=None)
@@ -208,7 +208,7 @@ def test_watching_waits_for_the_server_and_for_whoever_measures(
             raise KeyboardInterrupt
 
     machine = ExclusiveMachine("theirs")
-    monkeypatch.setattr(verb, "_recorded", record)
+    monkeypatch.setattr(verb, "recorded", record)
     monkeypatch.setattr("mlflow_ngraph.cli.sync.time", SimpleNamespace(sleep=sleep))
     assert cli(["study", "sync", "--watch", "--home", str(home), "--every", "10s"]) == 0
     assert paused == [20, 20, 40, 10, 10], "away; not asked while somebody measures; away; recorded; nothing waits"
@@ -227,7 +227,7 @@ def test_a_watch_ends_by_a_signal(measured: Path, sqlite_uri: str, tmp_path: Pat
     assert process.stdout.readline() == "recorded one\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
-    assert study_directories.is_recorded(home / "studies/one")
+    assert study_directories.recorded_as(home / "studies/one")
 
 
 @pytest.mark.parametrize("arguments", [["one", "--all"], ["--watch", "--json"], ["--watch", "--every", "soon"]])

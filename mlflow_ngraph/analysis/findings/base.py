@@ -18,10 +18,10 @@ from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.decision import Answer
 from mlflow_ngraph.estimates import Estimate
-from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, EAGER, baseline_phrase, with_estimates
+from mlflow_ngraph.metrics import BASELINE_COLUMN, CELL_METRICS, baseline_phrase, with_estimates
 from mlflow_ngraph.objectives import AS_GOOD
 from mlflow_ngraph.tables import baselines
-from mlflow_ngraph.text import NO_INTERVAL, missing
+from mlflow_ngraph.text import NO_INTERVAL
 from mlflow_ngraph.verdicts import Verdict
 
 Places = NDArray[np.int64]
@@ -152,19 +152,12 @@ class Cells:
 
     def over(self, row: Any) -> str:
         """Name the baseline of a cell in a sentence."""
-        label = row.get(BASELINE_COLUMN)
-        return baseline_phrase(EAGER if missing(label) else str(label))
+        return baseline_phrase(baselines.of_row(row))
 
     def context(self, row: Any) -> str:
-        """Describe the place of a measurement: the device, and columns with several values."""
-        return context(row, self._several, row["place"] in self._threads)
-
-
-def context(row: Any, several: dict[str, bool], threads: bool) -> str:
-    """Device, with precision, mode and threads where they vary."""
-    parts = [str(row["place"])]
-    parts += [str(row[name]) for name in ("precision", "mode") if several[name]]
-    return ", ".join([*parts, *([f"{row['threads']} threads"] if threads else [])])
+        """Describe the place of a measurement: the device, and precision, mode and threads where they vary."""
+        parts = [str(row["place"]), *(str(row[name]) for name, several in self._several.items() if several)]
+        return ", ".join([*parts, *([f"{row['threads']} threads"] if row["place"] in self._threads else [])])
 
 
 def _places(frame: pd.DataFrame) -> pd.Series[str]:

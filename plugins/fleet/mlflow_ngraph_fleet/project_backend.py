@@ -21,7 +21,7 @@ from mlflow.projects.utils import fetch_and_validate_project, get_or_create_run
 
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import overrides, requested
-from mlflow_ngraph.errors import NO_GOOD_ANSWER, FleetError, NGraphError, UnknownNameError
+from mlflow_ngraph.errors import NO_GOOD_ANSWER, FleetError, NGraphError, require_known
 from mlflow_ngraph.tracking.study_run import HANDED_OVER
 from mlflow_ngraph_fleet import description
 from mlflow_ngraph_fleet.cli.benchmark import measure
@@ -121,9 +121,7 @@ def _asked(entry_point: str, given: dict[str, str], config: Mapping[str, Any], f
     study, resume = given.pop("study", ""), given.pop("resume", "") or "auto"
     given.pop("when_busy", "")  # a fleet waits
     known = set(inspect.signature(overrides).parameters) - {"bounds", "device", "build_for"}
-    for name in given:
-        if name not in known:
-            raise UnknownNameError("parameter of a study on a fleet", name, known)
+    require_known("parameter of a study on a fleet", given, known)
     with _within(folder, None):
         return fleet, fleet.chosen(items(device)), requested(study or None, overrides(**given)), resume
 

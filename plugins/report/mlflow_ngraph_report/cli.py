@@ -12,7 +12,7 @@ import click
 from mlflow_ngraph.cli import output
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options, tell
 from mlflow_ngraph.cli.lists import items
-from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph.errors import UsageError, require_known
 from mlflow_ngraph.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def report(
     """
     asked = Asked(given)
     included = items(include)
-    for name in included:
-        if name not in {str(verdict) for verdict in Verdict}:
-            raise UnknownNameError("verdict", name, map(str, Verdict))
+    require_known("verdict", included, list(map(str, Verdict)))
     selection = asked.selection()
 
     from mlflow_ngraph.analysis.listing import Server

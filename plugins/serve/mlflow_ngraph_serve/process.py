@@ -90,12 +90,12 @@ def command_of(package: Package, name: str, settings: Settings) -> tuple[list[st
 
 def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dict[str, str]]:
     """Order and environment of a process that serves a package."""
-    from mlflow_ngraph.engines.environment import variables
+    from mlflow_ngraph.processes.environment import of_threads
 
     _sweep()
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     order = Order(package.directory.absolute(), package.digest, name, settings, scratch)
-    return order, variables(package.manifest, scratch)
+    return order, of_threads(package.manifest.spec.target.threads, scratch)
 
 
 def _sweep() -> None:
@@ -116,9 +116,10 @@ def main() -> int:
 
 def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
     """Serve until a signal comes, and return the exit code."""
-    from mlflow_ngraph.engines import environment
+    from mlflow_ngraph import process_memory, torchvision_hook
 
-    environment.prepare_process()
+    process_memory.keep_freed()  # as studies do by default
+    torchvision_hook.install()
     # Each connection is a descriptor, and systems allow 1,024 at first.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

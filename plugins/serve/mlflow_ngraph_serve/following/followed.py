@@ -51,19 +51,13 @@ class FollowedAlias:
         TrackingError
             The server does not answer, or refuses.
         """
-        from mlflow.exceptions import MlflowException
-
         client, tag = self._client(), schema.metric_name(Tag.FOLLOWER + device)
         with connection.talking(self._uri, f"tag version {version} of {self.name}", connection.IN_TIME):
             if text is not None:
                 client.set_model_version_tag(self.name, version, tag, schema.cut(text, MAX_TAG))
                 return
-            try:
+            with connection.unless_gone():  # the version may have been deleted since
                 client.delete_model_version_tag(self.name, version, tag)
-            except MlflowException as error:
-                # The version may have been deleted since.
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                    raise
 
     def _client(self) -> MlflowClient:
         if self._known is None:

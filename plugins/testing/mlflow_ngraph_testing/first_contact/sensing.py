@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+from mlflow_ngraph.devices import processors
 from mlflow_ngraph.devices.sensors import ENERGY, POWER, Change, Sensors
 from mlflow_ngraph.tables.sheet import Sheet
 from mlflow_ngraph.text import rounded
@@ -89,7 +90,7 @@ def _work(bench: Bench, seconds: float) -> Iterator[None]:
         The work does not begin.
     """
     accelerator = bench.profile.accelerator
-    workers = bench.profile.processors() if accelerator == "cpu" else 1
+    workers = processors.available() if accelerator == "cpu" else 1
     deadline = time.monotonic() + seconds
     with ExitStack() as stack:
         running = [
