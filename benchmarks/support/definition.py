@@ -15,9 +15,10 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.inliner import inline_selected_functions
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 Array = NDArray[Any]
 Arrays = Sequence[Array]
@@ -86,7 +87,10 @@ class Definition:
 
     def _family(self, wide: Any, narrow: Any, inputs: Arrays) -> list[Arrays]:
         """The truth by one evaluator, in double precision where it can, and what rounding makes of it."""
-        exact = [_tried(wide, self._named(inputs, wide=True)), _tried(narrow, self._named(inputs))]
+        exact = [
+            _tried(wide, self._named(inputs, wide=True)),
+            *(_tried(evaluator, self._named(inputs)) for evaluator in (narrow, self._flushing)),
+        ]
         return [*(one for one in exact if one is not None), *self._tried(narrow, inputs, _moved)]
 
     def _tried(
@@ -106,15 +110,52 @@ class Definition:
         }
 
     @cached_property
+    def _flushing(self) -> _Session:
+        """Single precision with zero for powers of e below the smallest normal number, as kernels of some processors have it."""
+        return _Session(_flushed(self._model))
+
+    @cached_property
     def _evaluators(self) -> list[tuple[Any, Any]]:
         """Each in double precision and in single."""
         models = widened(self._model), in_terms_of_others(self._model)
         runtime = [(_Session(models[0]), _Session(models[1]))]
-        # The reference evaluator knows a few operators as they are since opset 13 only.
-        changed = {node.op_type for node in self._model.graph.node} & {"Softmax", "LogSoftmax", "Hardmax"}
-        if changed and self._model.opset_import[0].version < 13:
-            return runtime
-        return [(ReferenceEvaluator(models[0]), ReferenceEvaluator(models[1])), *runtime]
+        before = BEFORE_13 if self._model.opset_import[0].version < 13 else []
+        return [
+            (ReferenceEvaluator(models[0], new_ops=before), ReferenceEvaluator(models[1], new_ops=before)),
+            *runtime,
+        ]
+
+
+def _as_rows(array: Array, axis: int) -> Array:
+    return array.reshape(int(np.prod(array.shape[: axis % array.ndim])), -1)
+
+
+class Softmax(OpRun):  # type: ignore[misc]
+    """As before opset 13: over all axes from one on. The reference evaluator has it as since then."""
+
+    def _run(self, x: Array, axis: int = 1) -> tuple[Array]:
+        powers = np.exp(_as_rows(x, axis) - _as_rows(x, axis).max(axis=1, keepdims=True))
+        return ((powers / powers.sum(axis=1, keepdims=True)).reshape(x.shape).astype(x.dtype),)
+
+
+class LogSoftmax(OpRun):  # type: ignore[misc]
+    """The same for its logarithm."""
+
+    def _run(self, x: Array, axis: int = 1) -> tuple[Array]:
+        away = _as_rows(x, axis) - _as_rows(x, axis).max(axis=1, keepdims=True)
+        return ((away - np.log(np.exp(away).sum(axis=1, keepdims=True))).reshape(x.shape).astype(x.dtype),)
+
+
+class Hardmax(OpRun):  # type: ignore[misc]
+    """The same for one at the first of the largest numbers."""
+
+    def _run(self, x: Array, axis: int = 1) -> tuple[Array]:
+        as_rows = _as_rows(x, axis)
+        places = np.arange(as_rows.shape[1]) == as_rows.argmax(axis=1)[:, None]
+        return (places.reshape(x.shape).astype(x.dtype),)
+
+
+BEFORE_13 = [Softmax, LogSoftmax, Hardmax]
 
 
 class _Session:
@@ -164,8 +205,16 @@ def _moved_by_size(array: Array, rng: np.random.Generator) -> Array:
 
 
 def in_terms_of_others(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with the operator that the standard writes as others, and that evaluators take for another one."""
-    return inline_selected_functions(model, [("", "MeanVarianceNormalization")], inline_schema_functions=True)
+    """The graph with the operator that the standard writes as others, and that evaluators take for another one.
+
+    What is left out where it has changed is written out: the reference evaluator takes it for today's.
+    """
+    written = inline_selected_functions(model, [("", "MeanVarianceNormalization")], inline_schema_functions=True)
+    if written.opset_import[0].version < 13:
+        for node in written.graph.node:
+            if node.op_type in {one.__name__ for one in BEFORE_13} and not node.attribute:
+                node.attribute.append(helper.make_attribute("axis", 1))
+    return written
 
 
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -186,6 +235,30 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.op_type == "Resize":  # its scales are float in any precision
             _narrow(graph, node.input[1:3])
     return wide
+
+
+def _flushed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph with zero for powers of e below the smallest normal number of single precision."""
+    flushing = in_terms_of_others(model)
+    nodes = list(flushing.graph.node)
+    del flushing.graph.node[:]
+    for node in nodes:
+        flushing.graph.node.append(node)
+        if node.op_type in ("Exp", "Sigmoid", "Softmax"):
+            name, own = node.output[0], flushing.graph.node[-1]
+            own.output[0], size, is_small = f"{name} whole", f"{name} size", f"{name} is small"
+            flushing.graph.node.extend(
+                [
+                    helper.make_node("Abs", [own.output[0]], [size]),
+                    helper.make_node("Less", [size, "smallest"], [is_small]),
+                    helper.make_node("Where", [is_small, "nothing", own.output[0]], [name]),
+                ]
+            )
+    constants = {"smallest": np.finfo(np.float32).smallest_normal, "nothing": np.float32(0)}
+    flushing.graph.initializer.extend(
+        numpy_helper.from_array(np.array(value), name) for name, value in constants.items()
+    )
+    return flushing
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:

@@ -70,9 +70,14 @@ class Answer:
         return self.row is not None and all(rival.same_engine for rival in self.rivals)
 
     @property
+    def where(self) -> str:
+        """Model and device."""
+        return self.label if self.device is None else f"{self.label} on {self.device}"
+
+    @property
     def sentence(self) -> str:
         """One sentence: compiler with gain, batch size, and at its end `command` where either is open."""
-        where = self.label if self.device is None else f"{self.label} on {self.device}"
+        where = self.where
         if self.row is None or any(not rival.same_choice for rival in self.rivals):
             return undecided.sentence(self._open, self.row, ", ".join([*self._gain(self.row), self.figure]), where)
         clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]

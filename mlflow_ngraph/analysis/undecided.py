@@ -96,9 +96,7 @@ def measuring(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> tupl
     study = home.own_study(str(first["study_id"]))
     if study is None:
         # Names of models may mean others here.
-        whose = f"study {first['study_id']}, which is not of this home"
-        file = f"its {home.STUDY_FILE}{' of run ' + str(first['run_id']) if first['run_id'] else ''}"
-        return f"measured by {whose}: to measure again takes {file}, and its models", ""
+        return f"measure again where study {first['study_id']} was run", ""
     same = ("workload", "device", "precision", "mode", "threads")
     meant = [rival for rival in rivals if all(rival.row[name] == first[name] for name in same)]
     rows = [rival.row for rival in meant]

@@ -181,7 +181,7 @@ def collect(
         taken = len(trials.trials)
         if taken >= most or (taken >= fewest and time.perf_counter() - start > SECONDS):
             break
-        kind, drawn, outputs, spent = usual.pop(number, None) or ran(number)
+        kind, drawn, outputs, spent = usual.pop(number) if number in usual else ran(number)
         if outputs is None:
             continue
         if is_extreme(kind) and not all(map(_finite, outputs)):

@@ -254,7 +254,7 @@ def test_a_tie_is_an_answer_by_the_smaller_engine_or_less_memory() -> None:
 def test_only_a_study_of_this_home_is_measured_again_by_a_command(own_studies: Path) -> None:
     """Names of models in somebody else's study may mean other models here."""
     frame = measured(100.5, noise=0.06, seed=1).assign(workload="torch:mine#1234", study_id="theirs-1", run_id="r1")
-    whose = "; measured by study theirs-1, which is not of this home: to measure again takes its study.yaml of run r1"
+    whose = "; measure again where study theirs-1 was run"
     (doubt,) = recommend(frame).about["undecided"]
     assert whose in doubt["said"]
     study = own_studies / "theirs-1"

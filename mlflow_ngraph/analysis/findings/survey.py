@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
+from mlflow_ngraph.analysis.decision import Answer
 from mlflow_ngraph.analysis.findings import gains_and_losses, health, regressions, reversals, scaling
 from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, identity_of, weight
 from mlflow_ngraph.estimates import ALPHA
@@ -97,7 +98,7 @@ def undecided(table: Cells) -> list[Finding]:
             Finding(
                 kind,
                 title,
-                answer.sentence.removesuffix(answer.command).rstrip(),
+                _told(answer),
                 evidence,
                 answer.command
                 or command("compare", {"devices": [best["device"]], "workloads": [best["workload"]]}, "--intervals"),
@@ -105,6 +106,13 @@ def undecided(table: Cells) -> list[Finding]:
             )
         )
     return found
+
+
+def _told(answer: Answer) -> str:
+    """Sentence of an answer without its command, and without what the title says."""
+    said = answer.sentence.removesuffix(answer.command).rstrip()
+    rest = said.removeprefix(f"undecided for {answer.where}").lstrip(": ")
+    return rest[:1].upper() + rest[1:] if rest != said else said
 
 
 def markdown(findings: list[Finding]) -> str:
