@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from mlflow_ngraph.compilers import host
 from mlflow_ngraph.workloads import trial_references
 from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.quick import Verdicts, verdicts
@@ -36,6 +37,8 @@ OTHERWISE: dict[str, dict[str, str]] = {
     "bf16in": dict.fromkeys(COMPILERS, "input 'x' has type BFLOAT16"),
 }
 """What is not ``ok``, and a part of the reason; everything else is."""
+if host.saturates_8_bit():
+    OTHERWISE["qdqconv"] = dict.fromkeys(("onnxruntime", "openvino"), host.SEVEN_BITS)
 NAMES = (
     *(
         "attn23",
