@@ -168,10 +168,11 @@ def _promoted(rows: pd.DataFrame, answer: dict[str, Any], own: pd.DataFrame, met
 
 
 def _found(told: dict[tuple[str, str], dict[str, Any]], findings: list[Finding]) -> Iterator[str]:
-    """What findings call undecided."""
+    """What findings call undecided: their titles name the model."""
     expected = {answer["said"].lower() for answer in told.values() if answer["rivals"] and answer["cell"]}
     said = {one.text.lower() for one in findings if one.kind == "undecided"}
-    yield from (f"findings or recommend alone: {text}" for text in said ^ expected)
+    yield from (f"findings alone: {text}" for text in said if not any(whole.endswith(text) for whole in expected))
+    yield from (f"recommend alone: {whole}" for whole in expected if not any(map(whole.endswith, said)))
 
 
 def _name(row: dict[Any, Any]) -> tuple[str, ...]:
