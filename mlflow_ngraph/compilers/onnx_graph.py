@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mlflow_ngraph.compilers import host
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
@@ -53,6 +54,11 @@ def multiplies_8_bit(graph: Any) -> bool:
         or node.op_type.startswith("QLinear")
         for node in graph.node
     )
+
+
+def saturation(path: Path) -> str:
+    """Known cause of wrong outputs of a file on this machine, where products of 8-bit integers saturate; empty elsewhere."""
+    return host.SATURATED if host.saturates_8_bit() and multiplies_8_bit(read(path)) else ""
 
 
 def batch_symbols(graph: Any, inputs: Sequence[TensorSpec]) -> list[str]:

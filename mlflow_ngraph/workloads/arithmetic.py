@@ -7,7 +7,7 @@ wrapped, scripted and hooked modules run unchanged. Imports torch: for child pro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -18,6 +18,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from mlflow_ngraph.workloads.data_reads import memory
+from mlflow_ngraph.workloads.operations import (
+    COMPARISONS,
+    COUNTING,
+    FLOORED,
+    INNER,
+    JUMPS,
+    LEVELLED,
+    ORDERS,
+    PRODUCTS,
+    QUANTISING,
+    SCALING,
+    SUMS,
+    UNSTABLE,
+    axis_of,
+    has_ends,
+    is_view,
+    product_terms,
+)
 
 _ATEN = torch.ops.aten
 OF_STEPS = 4.0
@@ -28,81 +46,6 @@ to be in proportion."""
 _ROUND_OFF = {kind: torch.finfo(kind).eps / 2 for kind in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 _SMALLEST = {**dict.fromkeys(_ROUND_OFF, 0.0), torch.float32: torch.finfo(torch.float32).tiny}
 """Sizes below which many kernels give zero."""
-PRODUCTS: Mapping[Any, tuple[int, int, int | None]] = {
-    _ATEN.mm.default: (0, 1, None),
-    _ATEN.bmm.default: (0, 1, None),
-    _ATEN.mv.default: (0, 1, None),
-    _ATEN.dot.default: (0, 1, None),
-    _ATEN.addmm.default: (1, 2, 0),
-    _ATEN.baddbmm.default: (1, 2, 0),
-    _ATEN.addmv.default: (1, 2, 0),
-    _ATEN.convolution.default: (0, 1, 2),
-}
-"""Sums of products: the positions of their factors, and of what is added to them."""
-_SUMS = (_ATEN.sum.dim_IntList, _ATEN.sum.default, _ATEN.mean.dim, _ATEN.mean.default)
-_LEVELLED = frozenset(
-    getattr(_ATEN, name).default
-    for name in (
-        *("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "avg_pool3d"),
-        *("cumsum", "grid_sampler_2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
-    )
-)
-"""Operations whose small results are what is left of larger numbers of the same sample."""
-_QUANTISING = frozenset(
-    getattr(_ATEN, name).default
-    for name in (
-        *("quantize_per_tensor", "fake_quantize_per_tensor_affine_cachemask"),
-        *("fake_quantize_per_channel_affine_cachemask", "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"),
-    )
-)
-"""Operations that round to steps of a size that they are given."""
-_STEPS = frozenset(getattr(_ATEN, name).default for name in ("round", "floor", "ceil", "trunc")) | {
-    _ATEN.round.decimals,
-    *_QUANTISING,
-}
-"""Operations that give the same for all of a range: beside its ends a rounding error decides."""
-_COMPARISONS = frozenset(
-    getattr(getattr(_ATEN, name), overload) for name in ("gt", "ge", "lt", "le") for overload in ("Tensor", "Scalar")
-)
-_FLOORED = frozenset((_ATEN.floor_divide.default, _ATEN.div.Tensor_mode, _ATEN.div.Scalar_mode))
-"""Divisions to whole numbers."""
-_REMAINDERS = frozenset((_ATEN.fmod.Tensor, _ATEN.fmod.Scalar, _ATEN.remainder.Tensor, _ATEN.remainder.Scalar))
-_JUMPS = _COMPARISONS | _FLOORED | _REMAINDERS
-"""Operations of two numbers that change by a jump where these, or the first one and a multiple of the second, are equal."""
-_SCALING = frozenset((_ATEN.mul.Tensor, _ATEN.mul.Scalar, _ATEN.mul_.Tensor, _ATEN.div.Tensor, _ATEN.div_.Tensor))
-_COUNTING = _REMAINDERS | {
-    _ATEN._to_copy.default,  # noqa: SLF001 - no public name for it
-    *(_ATEN.sum.default, _ATEN.sum.dim_IntList, _ATEN.cumsum.default),
-    *(_ATEN.arange.default, _ATEN.arange.start, _ATEN.arange.start_step, _ATEN.mul.Tensor, _ATEN.mul.Scalar),
-    *(_ATEN.add.Tensor, _ATEN.add.Scalar, _ATEN.add_.Tensor, _ATEN.mul_.Tensor, _ATEN.sub_.Tensor),
-    *(_ATEN.sub.Tensor, _ATEN.sub.Scalar, _ATEN.rsub.Tensor, _ATEN.rsub.Scalar),
-}
-"""Operations that are exact for whole numbers, such as those of masks, lengths and indices."""
-_INNER: Mapping[Any, Callable[[Sequence[Any]], torch.Tensor | float]] = {
-    _ATEN.sigmoid.default: lambda args: 1.0,
-    _ATEN.elu.default: lambda args: float(math.prod(args[1:3])),
-    _ATEN.celu.default: lambda args: float(args[1]) if len(args) > 1 else 1.0,
-    _ATEN.expm1.default: lambda args: 1.0,
-    _ATEN.tanh.default: lambda args: 0.5,
-    _ATEN.erf.default: lambda args: 2.0,
-    _ATEN.softplus.default: lambda args: 4.0,
-    _ATEN.mish.default: lambda args: args[0].abs(),
-    _ATEN.silu.default: lambda args: args[0].abs(),
-    _ATEN.gelu.default: lambda args: args[0].abs(),
-}
-"""Intermediate values of the usual kernels of a function, such as e^x before e^x - 1: they are off by roundings of that,
-however small the result is. A few have polynomials that are worse."""
-_ORDERS = frozenset(
-    getattr(getattr(_ATEN, name), overload)
-    for name, overload in (
-        *(("topk", "default"), ("sort", "default"), ("sort", "stable"), ("argsort", "default"), ("argmax", "default")),
-        *(("argmin", "default"), ("max", "dim"), ("min", "dim"), ("kthvalue", "default"), ("median", "dim")),
-    )
-    if hasattr(getattr(_ATEN, name), overload)
-)
-"""Operations that say where a number is."""
-_UNSTABLE = frozenset((_ATEN.topk.default, _ATEN.sort.default, _ATEN.kthvalue.default, _ATEN.median.dim))
-"""Those that promise nothing of equal numbers; `argmax` and its kin name the first."""
 
 
 @contextmanager
@@ -172,20 +115,20 @@ class Disturbed(Intercepting):
         """Places where compared numbers are equal, or a number is the end of a step, by the operation's number among ``steps``."""
 
     def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _has_ends(function):
+        if has_ends(function):
             ends = _on_ends(function, *args[:2])
             if ends is not None:
                 self.equal[self.steps] = ends
             self.steps += 1
-        if function in _ORDERS and args[0].dtype in _ROUND_OFF:
+        if function in ORDERS and args[0].dtype in _ROUND_OFF:
             # Which of several equal numbers comes first is left to each compiler.
             self.orders += 1
             return _chosen(function, args, kwargs, function(self.disturb(args[0]), *args[1:], **kwargs))
-        if function in _UNSTABLE and args[0].dim():
+        if function in UNSTABLE and args[0].dim():
             self.orders += 1
             return self._in_other_order(function, args, kwargs)
         result = function(*args, **kwargs)
-        if _is_view(function) or _is_exact(function, args, kwargs, result):
+        if is_view(function) or _is_exact(function, args, kwargs, result):
             return result  # what was off by chance could be put back to the side where it is
         leaves, structure = tree_flatten(result)
         moved = [self._moved(leaf, _inner(function, args, kwargs, leaf)) for leaf in leaves]
@@ -213,7 +156,7 @@ class Disturbed(Intercepting):
         self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Result of an operation that says where a whole number is, with another one of those that are equal."""
-        numbers, axis = args[0], _axis(function, args, kwargs)
+        numbers, axis = args[0], axis_of(function, args, kwargs)
         order = torch.randperm(numbers.shape[axis], generator=self._generator)
         found, places = function(numbers.index_select(axis, order), *args[1:], **kwargs)
         return found, order[places]
@@ -261,7 +204,7 @@ class AcrossSteps(Intercepting):
         """The operations in which something lay beside an end."""
 
     def computed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _has_ends(function):
+        if has_ends(function):
             moved = _across(function, args, kwargs, self._same.get(self._met))
             if moved is not args[0]:
                 self.beside.append(self._met)
@@ -271,28 +214,24 @@ class AcrossSteps(Intercepting):
         return function(*args, **kwargs)
 
 
-def _has_ends(function: Any) -> bool:
-    return function in _STEPS or function in _JUMPS
-
-
 def _on_ends(function: Any, given: torch.Tensor, other: Any = None) -> torch.Tensor | None:
     """Places where a number is the end of a step itself, or equal to another; None where that is not known."""
     if given.dtype not in _ROUND_OFF:
         return None
-    if function in _COMPARISONS:
+    if function in COMPARISONS:
         return torch.eq(given, other)
-    if function in _JUMPS:
+    if function in JUMPS:
         return torch.eq(torch.remainder(given, other), 0)
     return torch.eq(given, given.trunc()) if function in (_ATEN.floor.default, _ATEN.ceil.default) else None
 
 
 def _is_exact(function: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> bool:
     """True if an operation rounds nothing here: it counts, divides to whole numbers, or scales by a power of two."""
-    if function in _FLOORED:
+    if function in FLOORED:
         return kwargs.get("rounding_mode", "floor") is not None
-    if function in _SCALING and isinstance(args[1], int | float) and abs(math.frexp(args[1])[0]) == 1 / 2:
+    if function in SCALING and isinstance(args[1], int | float) and abs(math.frexp(args[1])[0]) == 1 / 2:
         return True
-    return function in _COUNTING and all(map(_is_whole, tree_leaves((args, kwargs, result))))
+    return function in COUNTING and all(map(_is_whole, tree_leaves((args, kwargs, result))))
 
 
 def _is_whole(value: Any) -> bool:
@@ -315,16 +254,10 @@ def _chosen(
     if isinstance(found, torch.Tensor):
         return found
     numbers, (_, places) = args[0], found
-    axis = _axis(function, args, kwargs)
+    axis = axis_of(function, args, kwargs)
     if places.dim() == numbers.dim():
         return numbers.gather(axis, places), places
     return numbers.gather(axis, places.unsqueeze(axis)).squeeze(axis), places
-
-
-def _axis(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    names = [argument.name for argument in function._schema.arguments]  # noqa: SLF001 - no public name for it
-    position = names.index("dim")
-    return int(args[position] if position < len(args) else kwargs.get("dim", -1))
 
 
 def _across(
@@ -337,7 +270,7 @@ def _across(
         return given
     roundings = BESIDE * _ROUND_OFF[given.dtype]
     size = _finite(given)
-    if function in _JUMPS:
+    if function in JUMPS:
         # A zero is one, unless something comes near it.
         near = roundings * (size + _finite(torch.as_tensor(rest[0]))).to(given.dtype)
     else:
@@ -348,7 +281,7 @@ def _across(
         near = near.clamp(max=_step(function, given, rest) / 4).to(given.dtype)
     low, here, high = (_plain(function(value, *rest, **kwargs)) for value in (given - near, given, given + near))
     # Where it does not jump, the remainder of a division moves as far as what is divided.
-    slope = 2 * near if here.is_floating_point() and function in _JUMPS else 0.0
+    slope = 2 * near if here.is_floating_point() and function in JUMPS else 0.0
     down, up = ((other != here) & ((other - here).abs() > slope) for other in (low, high))
     if same is not None and same.shape == up.shape:
         ends = _on_ends(function, *args[:2])
@@ -371,7 +304,7 @@ def _finite(tensor: torch.Tensor) -> torch.Tensor:
 
 def _step(function: Any, given: torch.Tensor, rest: Sequence[Any]) -> torch.Tensor:
     """Size of a step, for each channel where it has several."""
-    if function not in _QUANTISING:
+    if function not in QUANTISING:
         return torch.ones(())
     scale = torch.as_tensor(rest[0])
     axis = rest[2] if scale.numel() > 1 else None
@@ -391,12 +324,12 @@ def _inner(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
     """Size of the numbers that a result is made of, where they may be much larger than itself; else 0."""
     if not isinstance(result, torch.Tensor) or result.dtype not in _ROUND_OFF or not result.numel():
         return 0.0
-    if function in _INNER:
-        return _INNER[function](args)
-    if function in _LEVELLED:
+    if function in INNER:
+        return INNER[function](args)
+    if function in LEVELLED:
         axes = list(range(1, result.dim()))
         return result.nan_to_num(0.0, 0.0, 0.0).abs().amax(axes, keepdim=True) if axes else 0.0
-    if function not in PRODUCTS and function not in _SUMS:
+    if function not in PRODUCTS and function not in SUMS:
         return 0.0
     terms = product_terms(function, args) if function in PRODUCTS else args[0].numel() / result.numel()
     # Terms of either sign add up to about this, and where they cancel each other, their roundings do not.
@@ -408,70 +341,6 @@ BESIDE = 32.0
 """Largest distance in roundings of a number near the end of a step."""
 
 
-def product_terms(function: Any, args: Sequence[Any]) -> int:
-    """Number of products that are added to one number."""
-    first, second, _ = PRODUCTS[function]
-    if function is _ATEN.convolution.default:
-        weight = args[second]
-        return int(weight[0].numel()) if not args[6] else int(weight[:, 0].numel() // max(1, args[8]))
-    return int(args[first].shape[-1])
-
-
 def _channel(tensor: torch.Tensor) -> int:
     """Channel axis: the second of images, the last of anything else."""
     return 1 if tensor.dim() in (4, 5) else tensor.dim() - 1
-
-
-def _is_view(function: Any) -> bool:
-    """True if an operation only changes the shape or place of its input."""
-    returns = function._schema.returns  # noqa: SLF001 - torch says it nowhere else
-    if returns and all(value.alias_info is not None and not value.alias_info.is_write for value in returns):
-        return True
-    return function in _COPIES
-
-
-_COPIES = frozenset(
-    getattr(_ATEN, name).default
-    for name in (
-        *("clone", "lift_fresh", "lift_fresh_copy", "detach", "contiguous", "cat", "stack", "gather", "repeat"),
-        *(
-            "index_select",
-            "constant_pad_nd",
-            "embedding",
-            "copy_",
-            "zeros",
-            "ones",
-            "relu",
-            "relu_",
-            "neg",
-            "abs",
-            "flip",
-        ),
-        *("max_pool2d_with_indices", "where", "masked_fill", "roll", "tril", "triu", "empty", "fill_", "zero_"),
-        *("zeros_like", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor", "eye"),
-        *("round", "floor", "ceil", "trunc", "sign", "isnan", "constant_pad_nd", "dropout", "empty_like", "new_empty"),
-    )
-    if hasattr(getattr(_ATEN, name, None), "default")
-) | frozenset(
-    getattr(getattr(_ATEN, name), overload)
-    for name, overload in (
-        *(("where", "self"), ("where", "ScalarOther"), ("masked_fill", "Scalar"), ("masked_fill", "Tensor")),
-        *(
-            ("index", "Tensor"),
-            ("fill_", "Scalar"),
-            ("maximum", "default"),
-            ("minimum", "default"),
-            ("sort", "default"),
-        ),
-        *(("amax", "default"), ("amin", "default"), ("max", "dim"), ("min", "dim"), ("topk", "default")),
-        *(
-            ("empty", "memory_format"),
-            ("clamp", "default"),
-            ("clamp_min", "default"),
-            ("max", "default"),
-            ("min", "default"),
-        ),
-    )
-    if hasattr(getattr(_ATEN, name, None), overload)
-)
-"""Operations that round nothing: they choose among numbers, or are exact."""

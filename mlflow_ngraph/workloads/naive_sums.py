@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch._decomp import decomposition_table
 
-from mlflow_ngraph.workloads.arithmetic import PRODUCTS, Intercepting, product_terms
+from mlflow_ngraph.workloads.arithmetic import Intercepting
+from mlflow_ngraph.workloads.operations import PRODUCTS, SUMS, product_terms
 
 _ATEN = torch.ops.aten
-_SUMS = (_ATEN.sum.dim_IntList, _ATEN.sum.default, _ATEN.mean.dim, _ATEN.mean.default)
 _SPREADS = (_ATEN.var.correction, _ATEN.var_mean.correction, _ATEN.var.dim, _ATEN.var_mean.dim)
 _NORMS = tuple(
     getattr(_ATEN, name).default
@@ -46,7 +46,7 @@ class Naive(Intercepting):
             return self._spread(args, kwargs, result)
         if function is _ATEN.cumsum.default and terms.dim():
             return torch.from_numpy(np.add.accumulate(terms.detach().numpy(), axis=args[1], dtype=np.float32))
-        return self._sum(function, args, kwargs, result) if function in _SUMS else result
+        return self._sum(function, args, kwargs, result) if function in SUMS else result
 
     def _sum(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: torch.Tensor) -> torch.Tensor:
         rows = self._rows(args[0].detach(), args[1] if len(args) > 1 else None)

@@ -24,7 +24,7 @@ from mlflow_ngraph.compilers.base import (
     Workbench,
 )
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.host import SATURATED, SEVEN_BITS, isa, package, saturates_8_bit
+from mlflow_ngraph.compilers.host import SEVEN_BITS, isa, package
 from mlflow_ngraph.compilers.onnxruntime import requests
 from mlflow_ngraph.compilers.onnxruntime.build import installed
 from mlflow_ngraph.compilers.onnxruntime.flags import OnnxRuntimeFlags
@@ -87,9 +87,8 @@ class OnnxRuntime(Compiler[OnnxRuntimeFlags]):
 
     def known_cause(self, source: Source, batch: int, target: Target) -> str:
         fast = self.flags.provider in (None, "cpu") and target.accelerator == "cpu" and not self.flags.precise_int8
-        if not (fast and saturates_8_bit() and onnx_graph.multiplies_8_bit(onnx_graph.read(source.onnx(batch)))):
-            return ""
-        return f"{SATURATED}; set precise_int8, or {SEVEN_BITS}"
+        cause = onnx_graph.saturation(source.onnx(batch)) if fast else ""
+        return cause and f"{cause}; set precise_int8, or {SEVEN_BITS}"
 
     def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if target.accelerator != "cpu" or self.flags.provider not in (None, "cpu"):

@@ -24,7 +24,7 @@ from mlflow_ngraph.compilers.base import (
     Workbench,
 )
 from mlflow_ngraph.compilers.explanation import Explanation
-from mlflow_ngraph.compilers.host import SATURATED, SEVEN_BITS, isa, package, saturates_8_bit
+from mlflow_ngraph.compilers.host import SEVEN_BITS, isa, package
 from mlflow_ngraph.compilers.openvino.library import TELEMETRY, core, library, optional, text
 from mlflow_ngraph.compilers.reasons import errors_as_limits, translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
@@ -96,9 +96,8 @@ class OpenVINO(Compiler[OpenVINOFlags]):
         return requirements if self.flags.save == "ir" else {**requirements, "isa": isa()}
 
     def known_cause(self, source: Source, batch: int, target: Target) -> str:
-        if not (saturates_8_bit() and onnx_graph.multiplies_8_bit(onnx_graph.read(source.onnx(batch)))):
-            return ""
-        return f"{SATURATED}; {SEVEN_BITS}"
+        cause = onnx_graph.saturation(source.onnx(batch))
+        return cause and f"{cause}; {SEVEN_BITS}"
 
     def check_elsewhere(self, target: Target, device: BuildTarget) -> None:
         if self.flags.save != "ir":
