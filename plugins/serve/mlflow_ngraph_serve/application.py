@@ -11,17 +11,16 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from mlflow_ngraph.version import __version__
 from mlflow_ngraph_serve import invocations
@@ -30,7 +29,7 @@ from mlflow_ngraph_serve.refusal import Refusal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mlflow_ngraph_serve.batching import BatchAnswer
     from mlflow_ngraph_serve.connection import Connection, Crowd
@@ -70,7 +69,7 @@ class Application:
         self._helpers = ThreadPoolExecutor(_HELPERS, "parsing")
         self._running = 0
 
-    def asgi(self, started: Callable[[], Awaitable[None]]) -> Starlette:
+    def asgi(self, started: Callable[[], Awaitable[None]]) -> ASGIApp:
         """The ASGI application.
 
         Parameters
@@ -80,7 +79,7 @@ class Application:
         """
 
         @asynccontextmanager
-        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async def lifespan(_: object) -> AsyncIterator[None]:
             beginning = asyncio.ensure_future(started())
             yield
             beginning.cancel()
@@ -88,13 +87,13 @@ class Application:
             self._helpers.shutdown(wait=False, cancel_futures=True)
 
         def get(path: str, endpoint: Endpoint) -> Route:
-            return Route(path, self._guarded(endpoint), methods=["GET"])
+            return Route(path, _Address(self, ("GET", "HEAD"), endpoint))
 
         def post(path: str, endpoint: Endpoint) -> Route:
-            return Route(path, self._guarded(endpoint), methods=["POST"])
+            return Route(path, _Address(self, ("POST",), endpoint))
 
-        app = Starlette(
-            routes=[
+        return Router(
+            [
                 post("/v2/models/{name}/infer", self._infer),
                 post("/v2/models/{name}/versions/{version}/infer", self._infer),
                 post("/invocations", self._invoke),
@@ -110,20 +109,39 @@ class Application:
                 get("/v2/models/{name}/versions/{version}/ready", self._model_ready),
                 get("/metrics", self._metrics),
             ],
-            exception_handlers={Refusal: self._refused, HTTPException: self._no_route, Exception: self._failed},
+            redirect_slashes=False,
+            default=_Address(self, (), self._nothing),
             lifespan=lifespan,
         )
-        app.router.redirect_slashes = False
-        return app
 
-    def _guarded(self, endpoint: Endpoint) -> Endpoint:
-        async def guarded(request: Request) -> Response:
+    async def answer(self, request: Request, methods: Sequence[str], endpoint: Endpoint) -> Response:
+        """Answer a request whatever happens: refusals and failures are answers, too."""
+        try:
             host = request.headers.get("host", "").lower()
             if self._local and _PORT.sub("", host) not in _LOCAL:
                 raise Refusal(421, "foreign", "this server is called localhost or 127.0.0.1", close=True)
+            if methods and request.method not in methods:
+                return self._no_route(405, "this address takes another method", {"Allow": ", ".join(methods)})
             return await endpoint(request)
+        except Refusal as error:
+            self.service.metrics.refused(error.reason)
+            if error.reason == "queue_full":
+                await self.service.pace.refuse()
+            return refusal(error)
+        except Exception:  # noqa: BLE001 - a client gets an answer whatever happens
+            self.service.metrics.refused("internal")
+            _log.exception("a request failed")
+            return refusal(
+                Refusal(500, "internal", "something went wrong here; the server's log says what", close=True)
+            )
 
-        return guarded
+    async def _nothing(self, _: Request) -> Response:
+        return self._no_route(404, "there is nothing here: GET / lists what there is", {})
+
+    def _no_route(self, status: int, said: str, headers: Mapping[str, str]) -> Response:
+        self.service.metrics.refused("unknown")
+        # The body of such a request is not read.
+        return _json({"error": said}, status, {**headers, "Connection": "close"})
 
     async def _server(self, _: Request) -> Response:
         return _json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
@@ -325,25 +343,19 @@ class Application:
         """Remaining seconds of a request."""
         return max(0.0, start + self.service.limits.timeout_s - time.monotonic())
 
-    async def _refused(self, _: Request, error: Exception) -> Response:
-        assert isinstance(error, Refusal)
-        self.service.metrics.refused(error.reason)
-        if error.reason == "queue_full":
-            await self.service.pace.refuse()
-        return refusal(error)
 
-    async def _no_route(self, _: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        self.service.metrics.refused("unknown")
-        messages = {404: "there is nothing here: GET / lists what there is", 405: "this address takes another method"}
-        said = messages.get(error.status_code, error.detail)
-        # The body of such a request is not read.
-        return _json({"error": said}, error.status_code, {**(error.headers or {}), "Connection": "close"})
+@dataclass(frozen=True)
+class _Address:
+    """What answers at an address. Functions would be wrapped by the router, which takes time for each request."""
 
-    async def _failed(self, _: Request, error: Exception) -> Response:
-        self.service.metrics.refused("internal")
-        _log.error("a request failed", exc_info=error)
-        return refusal(Refusal(500, "internal", "something went wrong here; the server's log says what", close=True))
+    application: Application
+    methods: tuple[str, ...]
+    """Empty: all."""
+    endpoint: Endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.application.answer(Request(scope, receive), self.methods, self.endpoint)
+        await response(scope, receive, send)
 
 
 class _Answer(Response):
