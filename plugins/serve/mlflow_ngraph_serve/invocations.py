@@ -54,7 +54,8 @@ def write(question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tupl
         name: np.array(tensors.to_json(found[name]), object).reshape(found[name].shape).tolist()
         for name, _ in question.outputs
     }
-    return large_json.dumps({"predictions": nested}).encode(), {"Content-Type": "application/json"}
+    numbers = sum(found[name].size for name in nested)
+    return large_json.dumps({"predictions": nested}, numbers).encode(), {"Content-Type": "application/json"}
 
 
 def _columns(rows: Any) -> Any:

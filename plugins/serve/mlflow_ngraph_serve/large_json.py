@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from json.scanner import py_make_scanner  # type: ignore[attr-defined] # the scanner that calls what is written in Python
 from typing import Any
 
 PIECE = 32 << 10
 """Characters that are read, or numbers that are written, at once: some milliseconds."""
 _ENCODE = json.JSONEncoder(allow_nan=False).encode
+_DECODER = cache(json.JSONDecoder)
+"""What reads small texts: the standard library makes one for each."""
 _NESTED = re.compile(r'["\[{]')
 
 
 def loads(text: str, parse_constant: Callable[[str], Any]) -> Any:
     """As `json.loads` does."""
     if len(text) <= PIECE:
-        return json.loads(text, parse_constant=parse_constant)
+        return _DECODER(parse_constant=parse_constant).decode(text)
     decoder: Any = json.JSONDecoder(parse_constant=parse_constant)
     whole_array = decoder.parse_array
     at_once = json.JSONDecoder(parse_constant=parse_constant).decode
@@ -48,13 +51,17 @@ def loads(text: str, parse_constant: Callable[[str], Any]) -> Any:
     return decoder.decode(text)
 
 
-def dumps(content: Any) -> str:
-    """As `json.dumps` does, without NaN and infinity."""
+def dumps(content: Any, numbers: int) -> str:
+    """As `json.dumps` does, without NaN and infinity. ``numbers`` is how many there are, or more."""
+    return _ENCODE(content) if numbers <= PIECE // 8 else _in_pieces(content)
+
+
+def _in_pieces(content: Any) -> str:
     if isinstance(content, dict):
-        return "{" + ", ".join(f"{_ENCODE(key)}: {dumps(value)}" for key, value in content.items()) + "}"
+        return "{" + ", ".join(f"{_ENCODE(key)}: {_in_pieces(value)}" for key, value in content.items()) + "}"
     if not isinstance(content, list) or not content:
         return _ENCODE(content)
     if isinstance(content[0], (list, dict)):
-        return "[" + ", ".join(map(dumps, content)) + "]"
+        return "[" + ", ".join(map(_in_pieces, content)) + "]"
     slices = (content[begin : begin + PIECE // 8] for begin in range(0, len(content), PIECE // 8))
     return "[" + ", ".join(_ENCODE(one)[1:-1] for one in slices) + "]"

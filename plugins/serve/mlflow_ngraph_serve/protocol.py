@@ -158,7 +158,7 @@ class Interface:
 
     def write(self, question: InferenceRequest, found: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
         """Body and headers of an answer."""
-        described, pieces = [], []
+        described, pieces, numbers = [], [], 0
         for name, as_bytes in question.outputs:
             array = found[name]
             entry: dict[str, Any] = {
@@ -171,11 +171,12 @@ class Interface:
                 entry["parameters"] = {"binary_data_size": len(pieces[-1])}
             else:
                 entry["data"] = tensors.to_json(array)
+                numbers += array.size
             described.append(entry)
         said: dict[str, Any] = {"model_name": self.name, "model_version": self.version, "outputs": described}
         if question.id is not None:
             said["id"] = question.id
-        head = large_json.dumps(said).encode()
+        head = large_json.dumps(said, numbers).encode()
         if not pieces:
             return head, {"Content-Type": "application/json"}
         return b"".join([head, *pieces]), {"Content-Type": "application/octet-stream", LENGTH_HEADER: str(len(head))}

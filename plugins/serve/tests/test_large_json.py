@@ -31,7 +31,7 @@ NUMBERS = [number / 7 for number in range(40_000)]
 @pytest.mark.parametrize("indent", [None, 2])
 def test_pieces_make_the_same_whole(content: Any, indent: int | None) -> None:
     assert large_json.loads(json.dumps(content, indent=indent), refused) == content
-    assert json.loads(large_json.dumps(content)) == content
+    assert json.loads(large_json.dumps(content, 40_000)) == json.loads(large_json.dumps(content, 0)) == content
 
 
 @pytest.mark.parametrize("tail", [",]", ",,1]", " 1]", ",NaN]", ",}", ",1", "", ",[}]", ',"]', "]]"])
@@ -45,7 +45,9 @@ def test_what_is_no_json_is_none_in_pieces(tail: str) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("nan")], {"x": [1.0] * 9000 + [float("nan")]}])
 def test_what_json_does_not_have_is_not_written(value: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        large_json.dumps(value)
+        large_json.dumps(value, 9001)
+    with pytest.raises(ValueError, match=r"\w"):
+        large_json.dumps(value, 1)
 
 
 def test_brackets_without_end_are_an_error_of_the_text() -> None:
