@@ -30,7 +30,7 @@ class WebServer(uvicorn.Server):
             pass
 
         Served.crowd = crowd
-        super().__init__(uvicorn.Config(http=Served, ws="none", lifespan="on", **config))
+        super().__init__(uvicorn.Config(http=Served, loop="uvloop", ws="none", lifespan="on", **config))
         self.held: list[socket.socket] = []
         self._listening: list[socket.socket] = []
         self._crowd, self._kind = crowd, Served
