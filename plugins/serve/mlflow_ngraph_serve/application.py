@@ -346,7 +346,7 @@ class Application:
 
 @dataclass(frozen=True)
 class _Address:
-    """What answers at an address. Functions would be wrapped by the router, which takes time for each request."""
+    """ASGI application of an address. A function would be wrapped by the router, which takes time for each request."""
 
     application: Application
     methods: tuple[str, ...]

@@ -17,7 +17,7 @@ PIECE = 32 << 10
 """Characters that are read, or numbers that are written, at once: some milliseconds."""
 _ENCODE = json.JSONEncoder(allow_nan=False).encode
 _DECODER = cache(json.JSONDecoder)
-"""What reads small texts: the standard library makes one for each."""
+"""Decoder of small texts by its parameters: the standard library makes one for each text."""
 _NESTED = re.compile(r'["\[{]')
 
 
