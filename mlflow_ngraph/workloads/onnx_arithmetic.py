@@ -70,7 +70,7 @@ def disturbed(model: onnx.ModelProto, seed: float) -> onnx.ModelProto:
         for place, name in enumerate(node.output):
             if node.op_type not in _EXACT and kinds.get(name) in _ROUND_OFF and not _is_of_integers(node, kinds):
                 own.output[place] = f"{name}/own"
-                nodes += _moved(name, kinds[name], seed + len(nodes), node.op_type)
+                nodes += _moved(name, kinds[name], seed + len(nodes), node)
     changed.graph.node.extend(nodes)
     return changed
 
@@ -119,8 +119,8 @@ def _is_truncating(node: onnx.NodeProto) -> bool:
     return node.op_type == "Cast" and helper.tensor_dtype_to_np_dtype(kind).kind in "iu"
 
 
-def _moved(name: str, kind: int, seed: float, operator: str) -> Sequence[onnx.NodeProto]:
-    """Copy ``name/own`` to ``name``."""
+def _moved(name: str, kind: int, seed: float, node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    """Copy ``name/own``, an output of a node, to ``name``."""
     new = _Nodes(name, TensorProto.DOUBLE if kind == TensorProto.DOUBLE else TensorProto.FLOAT)
     wide = new.add("Cast", f"{name}/own", to=new.kind)
     finite = new.add("Min", new.add("Max", wide, new.number(-_LARGEST)), new.number(_LARGEST))
@@ -128,9 +128,13 @@ def _moved(name: str, kind: int, seed: float, operator: str) -> Sequence[onnx.No
     share = new.add("Mul", new.add("Sin", angle), new.number(TIMES * _ROUND_OFF[kind]))
     # By a factor, so that infinity stays what it is.
     moved = new.add("Mul", wide, new.add("Add", share, new.number(1.0)))
-    if operator in _AROUND_ONE:
+    if node.op_type in _AROUND_ONE:
         moved = new.add("Add", moved, new.add("Mul", share, new.number(_INNER)))
-    elif operator in _LEVELLED:
+        if node.op_type == "Softplus":
+            # As in PyTorch's form of it, see `operations.INNER`.
+            size = new.add("Min", new.add("Abs", new.add("Cast", node.input[0], to=new.kind)), new.number(100.0))
+            moved = new.add("Add", moved, new.add("Mul", share, size))
+    elif node.op_type in _LEVELLED:
         moved = new.add("Add", moved, new.add("Mul", share, new.add("ReduceMean", new.add("Abs", finite))))
     new.nodes.append(helper.make_node("Cast", [moved], [name], to=kind))
     return new.nodes

@@ -66,7 +66,8 @@ INNER: Mapping[Any, Callable[[Sequence[Any]], torch.Tensor | float]] = {
     _ATEN.expm1.default: lambda args: 1.0,
     _ATEN.tanh.default: lambda args: 0.5,
     _ATEN.erf.default: lambda args: 2.0,
-    _ATEN.softplus.default: lambda args: 4.0,
+    # Where it is x + log(1 + e^-x) it is off by roundings of x; below -100 it is zero to all.
+    _ATEN.softplus.default: lambda args: 4.0 + args[0].abs().clamp(max=100.0),
     _ATEN.mish.default: lambda args: args[0].abs(),
     _ATEN.silu.default: lambda args: args[0].abs(),
     _ATEN.gelu.default: lambda args: args[0].abs(),

@@ -264,6 +264,18 @@ def test_a_function_may_be_off_by_roundings_of_what_it_computes_with(
         assert parity.beyond(parity.errors(otherwise(given), exact[0], native), allowed) is None, trial.kind
 
 
+def test_softplus_is_off_by_roundings_of_its_input_however_small_it_is() -> None:
+    """Kernels compute x + log(1 + e^-x): OpenVINO gives 4e-6 for -41.5."""
+    given = torch.tensor([[-41.5, 0.0]])
+    moved = []
+    for seed in range(8):
+        with Disturbed(seed):
+            moved.append(nn.functional.softplus(given)[0])
+    spread = torch.stack(moved).sub(nn.functional.softplus(given)[0]).abs().amax(0)
+    assert 5e-6 < spread[0] < 8 * 2**-24 * 100
+    assert spread[1] < 8 * 2**-24 * 10
+
+
 def test_a_remainder_and_a_comparison_fall_to_the_other_side_where_two_numbers_are_equal() -> None:
     first, second = torch.tensor([2.0, 2.0, 3.0]), torch.tensor([2.0, 1.5, 2.0])
     with AcrossSteps() as mode:
