@@ -312,10 +312,10 @@ def _is_among(ours: Array, known: Sequence[Array]) -> bool:
 
 
 def _agreed(judgements: Sequence[Judgement]) -> Judgement:
-    """The mildest judgement, or that the evaluators contradict each other."""
+    """The mildest judgement, or that the evaluators contradict each other; what is a tie to one of them is no more than that."""
     mildest, hardest = min(judgements, key=_badness), max(judgements, key=_badness)
-    if (mildest.word, hardest.word) == ("right", "wrong"):
-        return replace(hardest, word="disputed")
+    if mildest.word == "right" and hardest.word in ("tie", "wrong"):
+        return replace(hardest, word="tie" if hardest.word == "tie" else "disputed")
     return mildest
 
 
