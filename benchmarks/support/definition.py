@@ -314,9 +314,9 @@ def _is_among(ours: Array, known: Sequence[Array]) -> bool:
 def _agreed(judgements: Sequence[Judgement]) -> Judgement:
     """The mildest judgement, or that the evaluators contradict each other; what is a tie to one of them is no more than that."""
     mildest, hardest = min(judgements, key=_badness), max(judgements, key=_badness)
-    if mildest.word == "right" and hardest.word in ("tie", "wrong"):
-        return replace(hardest, word="tie" if hardest.word == "tie" else "disputed")
-    return mildest
+    if mildest.word == "right" and hardest.word == "wrong":
+        return replace(hardest, word="disputed")
+    return hardest if (mildest.word, hardest.word) == ("right", "tie") else mildest
 
 
 def _badness(found: Judgement) -> tuple[int, float]:

@@ -72,8 +72,6 @@ class Crowd:
         self._others: dict[Connection, None] = {}
         self._leaving: dict[Connection, None] = {}
         self._turn: asyncio.Handle | None = None
-        self._delayed = False
-        """The next turn is that of a later time."""
         self._turn_taken_at = 0.0
         self._peaked = False
         self._tidying: asyncio.TimerHandle | None = None
@@ -111,20 +109,21 @@ class Crowd:
     def answered(self, connection: Connection) -> None:
         """A prompt client has its answer."""
         self.under_way.discard(connection)
-        if self._turn is not None and self._delayed and not self.under_way:
+        # Handles of a later time say when that is, in every event loop.
+        if self._turn is not None and hasattr(self._turn, "when") and not self.under_way:
             self._turn.cancel()
-            self._turn, self._delayed = asyncio.get_running_loop().call_soon(self._next), False
+            self._turn = asyncio.get_running_loop().call_soon(self._next)
 
     def _take_turn(self) -> None:
         loop = asyncio.get_running_loop()
-        self._turn, self._delayed, self._turn_taken_at = loop.call_soon(self._next), False, loop.time()
+        self._turn, self._turn_taken_at = loop.call_soon(self._next), loop.time()
 
     def _may_go_on(self) -> bool:
         """True if somebody may go on now; else `_next` is called when somebody may."""
         loop, at = asyncio.get_running_loop(), self._turn_taken_at + TURN_S
         if not self.under_way or loop.time() >= at:
             return True
-        self._turn, self._delayed = loop.call_at(at, self._next), True
+        self._turn = loop.call_at(at, self._next)
         return False
 
     def _next(self) -> None:
