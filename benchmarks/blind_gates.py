@@ -21,8 +21,8 @@ from support import records
 from support.drawn_study import Durations, derived
 
 from mlflow_ngraph.analysis.described import Described
-from mlflow_ngraph.analysis.gate import Side, Threshold, gate
 from mlflow_ngraph.tables import results
+from mlflow_ngraph_changes.gate import Side, Threshold, gate
 
 ROUNDS, REPETITIONS, BATCHES, MODELS = 20, 10, (1, 8), ("one", "other")
 LEVEL_NS = {"identity": 1e7, "fast": 4e6}

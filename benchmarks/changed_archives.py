@@ -59,9 +59,9 @@ def main() -> int:
 
 def _tried(study: Path, root: Path, rng: Random, count: int) -> Iterator[tuple[str, str]]:
     """Import changed archives; yields what was changed, and what became of it."""
-    from mlflow_ngraph.archives import contents
-    from mlflow_ngraph.archives.export import export
     from mlflow_ngraph.execute import replay
+    from mlflow_ngraph_archives import contents
+    from mlflow_ngraph_archives.export import export
 
     with tarfile.open(export([study], root / "study.tar").path) as tar:
         files = {entry.name: tar.extractfile(entry).read() for entry in tar}  # type: ignore[union-attr]
@@ -95,7 +95,7 @@ def _changed(content: bytes, another: bytes, rng: Random) -> tuple[str, bytes]:
 
 def _written(files: dict[str, bytes], sealed: str | None, path: Path) -> Path:
     """Write an archive, whose table of contents has the digest of one file anew."""
-    from mlflow_ngraph.archives import contents
+    from mlflow_ngraph_archives import contents
 
     if sealed:
         table = json.loads(files[contents.FILE])
@@ -109,9 +109,9 @@ def _written(files: dict[str, bytes], sealed: str | None, path: Path) -> Path:
 
 
 def _became(path: Path, home: Path, name: str, figures: tuple[str, bytes]) -> str:
-    from mlflow_ngraph.archives import importing
     from mlflow_ngraph.engines.trust import EVERYTHING
     from mlflow_ngraph.execute import replay
+    from mlflow_ngraph_archives import importing
 
     studies = home / "studies"
     studies.mkdir(parents=True)

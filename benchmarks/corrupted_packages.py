@@ -160,8 +160,8 @@ class _Corpus:
             yield "entry whose digest fits", name, find(target)
 
     def _archives(self, rng: random.Random) -> Iterator[tuple[str, str, Callable[[], object]]]:
-        from mlflow_ngraph.archives import importing
         from mlflow_ngraph.engines.trust import EVERYTHING
+        from mlflow_ngraph_archives import importing
 
         whole = self._left.archive.read_bytes()
 

@@ -185,7 +185,7 @@ class _Harm:
         """What is wrong with what a server has, or nothing."""
         from mlflow import MlflowClient
 
-        from mlflow_ngraph.analysis.recompute import recompute
+        from mlflow_ngraph_archives.recompute import recompute
 
         client = MlflowClient(uri)
         runs = client.search_runs([client.get_experiment_by_name(small_study.EXPERIMENT).experiment_id])
@@ -231,10 +231,10 @@ class _Harm:
         yield "behind one of zeros", [*before, b"\0" * 40 + b"\n", line, *after]
 
     def _refused(self, content: bytes, everything: bool, going_on: bool) -> str:
-        from mlflow_ngraph.archives.export import export
         from mlflow_ngraph.execute import replay
         from mlflow_ngraph.recording.from_journal import sync_study
         from mlflow_ngraph.runner import run_study
+        from mlflow_ngraph_archives.export import export
 
         home = self._root / "spoiled"
         place = self._copy(content, home)
@@ -259,7 +259,7 @@ class _Harm:
         return ""
 
     def _recomputed(self, content: bytes) -> None:
-        from mlflow_ngraph.analysis.recompute import recompute
+        from mlflow_ngraph_archives.recompute import recompute
 
         (stored,) = self._root.glob(f"mlruns/*/{self._run}/artifacts/{_JOURNAL}")
         good = stored.read_bytes()

@@ -17,9 +17,9 @@ import pytest
 from scipy import stats
 
 from mlflow_ngraph import documents, runner
-from mlflow_ngraph.archives.export import export
 from mlflow_ngraph.cli.app import cli
 from mlflow_ngraph.study import parse
+from mlflow_ngraph_archives.export import export
 from mlflow_ngraph_report import paper
 from mlflow_ngraph_report.environment import Machine
 from tests.support import reported

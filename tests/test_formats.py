@@ -17,8 +17,6 @@ from pyarrow import parquet as pq
 from mlflow_ngraph.analysis import table_checks
 from mlflow_ngraph.analysis.listing import ListedRun
 from mlflow_ngraph.analysis.table_checks import BadTableError
-from mlflow_ngraph.archives import contents, importing
-from mlflow_ngraph.archives.contents import Contents
 from mlflow_ngraph.engines import manifest
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.trust import EVERYTHING
@@ -26,6 +24,8 @@ from mlflow_ngraph.errors import ArchiveError, EngineError, JournalError
 from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.tables import results_file
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph_archives import contents, importing
+from mlflow_ngraph_archives.contents import Contents
 
 DATA = Path(__file__).parent / "data" / "formats"
 ARCHIVE = DATA / "archive-1.tar"

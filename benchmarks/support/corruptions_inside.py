@@ -98,7 +98,7 @@ def bad_archives(whole: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]
     whole : bytes
         One that was.
     """
-    from mlflow_ngraph.archives import contents
+    from mlflow_ngraph_archives import contents
 
     for place in (*rng.sample(range(len(whole)), 20), 0, 100, 124, 156, 257, 345, len(whole) - 1):
         yield f"byte {place} flipped", whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
@@ -117,7 +117,7 @@ def bad_archives(whole: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]
 
 def _written(text: str, files: dict[str, bytes]) -> bytes:
     """An archive with these files, whatever its table of contents says."""
-    from mlflow_ngraph.archives import contents
+    from mlflow_ngraph_archives import contents
 
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -145,7 +145,7 @@ def _bad_contents(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _bad_members(text: str, held: dict[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    from mlflow_ngraph.archives import contents
+    from mlflow_ngraph_archives import contents
 
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
         stream = io.BytesIO()

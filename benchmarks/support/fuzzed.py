@@ -178,8 +178,8 @@ def resealed(events: list[Any]) -> bytes:
 
 def archives(corpus: Corpus) -> Format:
     """Archives of studies: checked, and unpacked where they are let in."""
-    from mlflow_ngraph.archives import contents, importing
     from mlflow_ngraph.engines.trust import EVERYTHING
+    from mlflow_ngraph_archives import contents, importing
 
     whole = corpus.archive.read_bytes()
     with tarfile.open(corpus.archive) as tar:
@@ -223,8 +223,7 @@ def tables(corpus: Corpus) -> Format:
     import pyarrow as pa
     from pyarrow import parquet as pq
 
-    from mlflow_ngraph.analysis import cells, compare, findings, gate, history, recommend, results, table_checks
-    from mlflow_ngraph.analysis.gate import Side
+    from mlflow_ngraph.analysis import cells, compare, findings, recommend, results, table_checks
     from mlflow_ngraph.analysis.listing import ListedRun
     from mlflow_ngraph.analysis.pivot import Pivot
     from mlflow_ngraph.cli import comparison
@@ -233,6 +232,8 @@ def tables(corpus: Corpus) -> Format:
     from mlflow_ngraph.tables import results as made
     from mlflow_ngraph.tables import results_file
     from mlflow_ngraph.tracking.schema import Tag
+    from mlflow_ngraph_changes import gate, history
+    from mlflow_ngraph_changes.gate import Side
 
     def written(table: pa.Table) -> bytes:
         stream = io.BytesIO()

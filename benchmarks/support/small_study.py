@@ -121,8 +121,8 @@ def leave(folder: str) -> None:
     from mlflow import MlflowClient
 
     from mlflow_ngraph import pull
-    from mlflow_ngraph.archives.export import export
     from mlflow_ngraph.tracking.schema import Tag
+    from mlflow_ngraph_archives.export import export
 
     place = Path(folder)
     os.environ["XDG_CACHE_HOME"] = str(place / "cache")

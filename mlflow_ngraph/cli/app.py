@@ -20,6 +20,7 @@ from mlflow_ngraph.text import harmless
 from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
+_ARCHIVES, _CHANGES = "mlflow-ngraph-archives", "mlflow-ngraph-changes"
 _BISECT, _REPORT = "mlflow-ngraph-bisect", "mlflow-ngraph-report"
 _SERVE, _TESTING = "mlflow-ngraph-serve", "mlflow-ngraph-testing"
 _VERBS: Verbs = {
@@ -31,13 +32,13 @@ _VERBS: Verbs = {
         {
             "findings": (f"{_HERE}.findings:findings", "Say in words what results show, the most important first."),
             "report": (_REPORT, "Write the paper's tables and figures, as one page."),
-            "gate": (f"{_HERE}.gate:gate", "Fail when a candidate is worse than its baseline allows, for CI."),
-            "history": (f"{_HERE}.history:history", "Follow one cell over time and commits."),
-            "diff": (f"{_HERE}.diff:diff", "Show what differs between two runs: flags, versions, machine, results."),
+            "gate": (_CHANGES, "Fail when a candidate is worse than its baseline allows, for CI."),
+            "history": (_CHANGES, "Follow one cell over time and commits."),
+            "diff": (_CHANGES, "Show what differs between two runs: flags, versions, machine, results."),
             "explain": (f"{_HERE}.explain:explain", "Show what compilers made of a model."),
             "bisect": (_BISECT, "Find the first operator that a compiler computes wrongly."),
-            "recompute": (f"{_HERE}.recompute:recompute", "Derive recorded figures again from their raw samples."),
-            "variance": (f"{_HERE}.variance:variance", "Show where variance comes from, and what to measure more of."),
+            "recompute": (_ARCHIVES, "Derive recorded figures again from their raw samples."),
+            "variance": (_ARCHIVES, "Show where variance comes from, and what to measure more of."),
         },
         "Read recorded results: findings, report, gate, ...",
     ),
@@ -59,8 +60,8 @@ _VERBS: Verbs = {
             "list": (f"{_HERE}.studies:studies", "List the ready-made studies."),
             "runs": (f"{_HERE}.runs:runs", "List the studies run on this machine, and whether they are recorded."),
             "sync": (f"{_HERE}.sync:sync", "Record studies that were measured without a tracking server."),
-            "export": (f"{_HERE}.export:export", "Write studies into one file, to be carried or published."),
-            "import": (f"{_HERE}.import_studies:import_studies", "Bring studies out of such files, and record them."),
+            "export": (_ARCHIVES, "Write studies into one file, to be carried or published."),
+            "import": (_ARCHIVES, "Bring studies out of such files, and record them."),
             "cleanup": (f"{_HERE}.cleanup:cleanup", "End runs on the tracking server whose process has died."),
         },
         "List, record, carry and clean up studies.",

@@ -16,7 +16,6 @@ import pandas as pd
 from evidence.figures import Figure, certain, linear, select
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.comparison import Comparison
-from mlflow_ngraph.archives import importing
 from mlflow_ngraph.engines import trust
 from mlflow_ngraph.estimates import Estimate, exactly, quantile, satterthwaite
 from mlflow_ngraph.execute import replay
@@ -27,6 +26,7 @@ from mlflow_ngraph.tables.distinct import distinct
 from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.catalogue import paper_models
+from mlflow_ngraph_archives import importing
 from mlflow_ngraph_report import paper
 from mlflow_ngraph_report.beside import spearman
 from mlflow_ngraph_report.depth_tables import BATCHES

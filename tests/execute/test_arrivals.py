@@ -12,7 +12,6 @@ import pytest
 
 from mlflow_ngraph import runner
 from mlflow_ngraph.analysis import results
-from mlflow_ngraph.analysis.recompute import recompute
 from mlflow_ngraph.execute import journal, rate_search, replay
 from mlflow_ngraph.processes.child import ChildFailure
 from mlflow_ngraph.study import parse
@@ -20,6 +19,7 @@ from mlflow_ngraph.tables import arrivals
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Artifact
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph_archives.recompute import recompute
 
 pytestmark = pytest.mark.usefixtures("fake_compiler")
 DELAY_MS = 5.0

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from mlflow_ngraph import load_results, runner
 from mlflow_ngraph.analysis.closing import answers
-from mlflow_ngraph.analysis.recompute import recompute
 from mlflow_ngraph.cli import tables
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.study import parse
@@ -20,6 +19,7 @@ from mlflow_ngraph.tables import summary
 from mlflow_ngraph.tables.summary import references
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph_archives.recompute import recompute
 from tests.support.onnx_models import branching
 
 pytest.importorskip("onnxruntime")

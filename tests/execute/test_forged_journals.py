@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mlflow_ngraph.archives.export import export
 from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import replay, timing_history
 from mlflow_ngraph.recording.from_journal import sync_study
+from mlflow_ngraph_archives.export import export
 from tests.support.script import Script
 
 FORGED: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.compare import compare, latest
-from mlflow_ngraph.analysis.gate import Side, gate
-from mlflow_ngraph.analysis.history import history
 from mlflow_ngraph.analysis.ranking import EngineQuestion, rank
 from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.tables.distinct import distinct, notes
+from mlflow_ngraph_changes.gate import Side, gate
+from mlflow_ngraph_changes.history import history
 from tests.support.tidy import cells
 
 A, B = "a1" * 32, "b2" * 32

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from mlflow_ngraph.analysis.difference import COLUMNS, Run, difference
-from mlflow_ngraph.cli.diff import _notes
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph_changes.cli.diff import _notes
+from mlflow_ngraph_changes.difference import COLUMNS, Run, difference
 from tests.support.tidy import Drawn, grid
 
 

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlflow_ngraph.cli import gate_report, output, writing
+from mlflow_ngraph.cli import output, writing
 from mlflow_ngraph.cli.filters import Asked, FilteredCommand, filter_options, tell
 from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.errors import NO_GOOD_ANSWER, UsageError
+from mlflow_ngraph_changes.cli import gate_report
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mlflow_ngraph.analysis.gate import Side
     from mlflow_ngraph.analysis.selection import Selection
+    from mlflow_ngraph_changes.gate import Side
 
 FORMATS = ("table", "markdown", "json")
 _CODES = {"passed": 0, "failed": 1, "could not tell": NO_GOOD_ANSWER}
@@ -63,8 +64,8 @@ def gate(
     asked = Asked(given)
     form = writing.form("json" if as_json else form, None, FORMATS, {})
 
-    from mlflow_ngraph.analysis import gate as gating
-    from mlflow_ngraph.analysis import gate_sources
+    from mlflow_ngraph_changes import gate as gating
+    from mlflow_ngraph_changes import gate_sources
 
     allowed = [gating.Threshold.parse(text) for text in items(thresholds)]
     selection = asked.selection()

@@ -18,9 +18,6 @@ import yaml
 from mlflow import MlflowClient
 
 from mlflow_ngraph import home, runner
-from mlflow_ngraph.archives import contents, importing
-from mlflow_ngraph.archives.contents import Contents
-from mlflow_ngraph.archives.export import export
 from mlflow_ngraph.cli.app import run as cli
 from mlflow_ngraph.devices.fingerprint import fingerprint
 from mlflow_ngraph.engines.files import digest_files
@@ -31,6 +28,9 @@ from mlflow_ngraph.execute import journal, replay, study_directories
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.recording.from_journal import sync_study
 from mlflow_ngraph.study import parse
+from mlflow_ngraph_archives import contents, importing
+from mlflow_ngraph_archives.contents import Contents
+from mlflow_ngraph_archives.export import export
 
 pytestmark = pytest.mark.usefixtures("fake_compiler", "compilers")
 

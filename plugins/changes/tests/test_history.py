@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis.history import COLUMNS, history, sparkline
-from mlflow_ngraph.cli.history import _parts
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.tables.sheet import Sheet
+from mlflow_ngraph_changes.cli.history import _parts
+from mlflow_ngraph_changes.history import COLUMNS, history, sparkline
 from tests.support.tidy import Drawn, grid
 
 STUDIES = [f"study-{number:02}" for number in range(14)]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import recompute
 from mlflow_ngraph.errors import JournalError, TrackingError
 from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.measure.variance import components, slice_length
 from mlflow_ngraph.tables import baselines, results, samples
 from mlflow_ngraph.tracking.schema import Artifact
+from mlflow_ngraph_archives import recompute
 
 LEVELS = ("process", "slice", "repetition")
 FIGURES = (

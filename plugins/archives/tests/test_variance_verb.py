@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis import results
-from mlflow_ngraph.analysis.variance import scatter
 from mlflow_ngraph.errors import JournalError, UnknownNameError
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
+from mlflow_ngraph_archives.variance import scatter
 
 pytestmark = pytest.mark.usefixtures("compilers")
 

@@ -10,7 +10,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import cells, significance
-from mlflow_ngraph.analysis.change_points import change_points, levels
 from mlflow_ngraph.analysis.compare import ALIKE
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.errors import UsageError, require_known
@@ -19,6 +18,7 @@ from mlflow_ngraph.tables import baselines, distinct
 from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.base import CONTENT
+from mlflow_ngraph_changes.change_points import change_points, levels
 
 COLUMNS = ("started_at", "study_id", "study", "git_commit", "fingerprint", "verdict", "reason", "value", "ci_low", "ci_high",
            "unsteady", "level", "change")  # fmt: skip

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis import results
-from mlflow_ngraph.analysis.recompute import recompute
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Artifact, Tag
+from mlflow_ngraph_archives.recompute import recompute
 
 
 @pytest.fixture

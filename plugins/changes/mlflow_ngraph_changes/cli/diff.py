@@ -28,7 +28,7 @@ def diff(left: str, right: str, tracking_uri: str | None, metric: str, everythin
 
     LEFT and RIGHT are ids of two study runs or of two lane runs, or names or ids of studies: of a name the latest one.
     """
-    from mlflow_ngraph.analysis import difference
+    from mlflow_ngraph_changes import difference
 
     run, other = (difference.read(named, tracking_uri) for named in (left, right))
     if run.run_id == other.run_id and left != run.run_id:

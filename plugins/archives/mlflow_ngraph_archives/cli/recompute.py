@@ -17,7 +17,7 @@ def recompute(run: str, tracking_uri: str | None, as_json: bool) -> int:
 
     RUN is the id of a study run, or of one of its lane runs, or the name or id of a study: of a name the latest one. Exit code 0 if everything is equal, 1 if not.
     """
-    from mlflow_ngraph.analysis.recompute import recompute as again
+    from mlflow_ngraph_archives.recompute import recompute as again
 
     study = again(run, tracking_uri)
     code = 1 if len(study.differences) else 0

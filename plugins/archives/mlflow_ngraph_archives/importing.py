@@ -26,8 +26,6 @@ from pyarrow import parquet as pq
 
 from mlflow_ngraph import documents
 from mlflow_ngraph import home as home_directory
-from mlflow_ngraph.archives import contents
-from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.files import is_plain
@@ -40,6 +38,8 @@ from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.tables import results, samples
 from mlflow_ngraph.tracking import files
 from mlflow_ngraph.tracking.schema import Artifact
+from mlflow_ngraph_archives import contents
+from mlflow_ngraph_archives.contents import ArchivedFile, ArchivedStudy, Contents
 
 State = Literal["imported", "continued", "unchanged"]
 """Result for a study: new, extended (the local journal was its beginning), or already present."""

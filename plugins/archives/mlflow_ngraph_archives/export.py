@@ -15,8 +15,6 @@ from typing import IO, TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from mlflow_ngraph.archives import contents
-from mlflow_ngraph.archives.contents import ArchivedFile, ArchivedStudy, Contents
 from mlflow_ngraph.engines import signing
 from mlflow_ngraph.engines.files import damage, digest_files, sha256
 from mlflow_ngraph.errors import ArchiveError, UsageError
@@ -26,6 +24,8 @@ from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.tracking import files
 from mlflow_ngraph.validation import explain
 from mlflow_ngraph.version import __version__
+from mlflow_ngraph_archives import contents
+from mlflow_ngraph_archives.contents import ArchivedFile, ArchivedStudy, Contents
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRead

@@ -11,11 +11,11 @@ import pandas as pd
 import pyarrow as pa
 
 from mlflow_ngraph.analysis import results, study_names
-from mlflow_ngraph.analysis.gate import Side
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UnknownNameError, UsageError
 from mlflow_ngraph.metrics import FREEDOM, HIGH, LOG_ERROR, LOW, TABLE, reciprocal_of
 from mlflow_ngraph.tables.columns import typed
+from mlflow_ngraph_changes.gate import Side
 
 FORMS = "the id of a run, models:/NAME@ALIAS, commit:SHA, the name of a study (NAME~1 is the one before the latest), or a file of results (.parquet, .csv, .json)"
 _ENDINGS = (".parquet", ".csv", ".json")

@@ -41,7 +41,7 @@ def history(cell: str, metric: str, form: str | None, target: str | None, as_jso
     form = writing.form("json" if as_json else form, target, FORMATS, _ENDINGS)
 
     from mlflow_ngraph.analysis import study_names
-    from mlflow_ngraph.analysis.history import history as follow
+    from mlflow_ngraph_changes.history import history as follow
 
     selection = asked.selection()
     frame = asked.read()
@@ -60,7 +60,7 @@ def history(cell: str, metric: str, form: str | None, target: str | None, as_jso
 
 
 def _parts(table: pd.DataFrame, cell: dict[str, Any]) -> Iterator[Part]:
-    from mlflow_ngraph.analysis.history import sparkline
+    from mlflow_ngraph_changes.history import sparkline
 
     unit = "" if cell["unit"] == "1" else f" [{cell['unit']}]"
     yield Cell(

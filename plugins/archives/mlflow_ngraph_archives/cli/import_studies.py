@@ -35,9 +35,9 @@ def import_studies(
 
     All of a FILE is checked before anything is written. Importing again changes nothing.
     """
-    from mlflow_ngraph.archives import importing
     from mlflow_ngraph.engines import trust as trusting
     from mlflow_ngraph.execute import study_directories
+    from mlflow_ngraph_archives import importing
 
     rules = trusting.load(trust, home)
     checked = [importing.check(path, rules) for path in archives]

@@ -31,8 +31,8 @@ def export(
     directory. The file has its journal, engines,
     samples, results and what they were checked with, all with digests; 'tar xf' unpacks it.
     """
-    from mlflow_ngraph.archives.export import export as write
     from mlflow_ngraph.execute import study_directories
+    from mlflow_ngraph_archives.export import export as write
 
     place = home_directory.location(home)
     directories = list(dict.fromkeys(study_directories.named(place, study) for study in studies))

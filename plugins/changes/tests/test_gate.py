@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from mlflow_ngraph.analysis.compare import compare
-from mlflow_ngraph.analysis.gate import COLUMNS, Side, Threshold, gate
-from mlflow_ngraph.analysis.gate_sources import load, of_file
 from mlflow_ngraph.analysis.pivot import Pivot
 from mlflow_ngraph.cli.comparison import long, text
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph_changes.gate import COLUMNS, Side, Threshold, gate
+from mlflow_ngraph_changes.gate_sources import load, of_file
 from tests.support.tidy import Drawn, cells, grid
 
 MODELS = ["timm:resnet50", "timm:swin", "timm:deit"]

@@ -26,7 +26,7 @@ def variance(study: str, tracking_uri: str | None, as_json: bool) -> int:
     whatever there are few of that differ much. A level without a figure had one unit only, or cannot be told from the one
     above it.
     """
-    from mlflow_ngraph.analysis.variance import scatter as apart
+    from mlflow_ngraph_archives.variance import scatter as apart
 
     table = apart(study, tracking_uri)
     if as_json:
@@ -47,7 +47,7 @@ def variance(study: str, tracking_uri: str | None, as_json: bool) -> int:
 
 
 def _row(row: dict[Any, Any]) -> tuple[str | None, ...]:
-    from mlflow_ngraph.analysis.variance import LEVELS
+    from mlflow_ngraph_archives.variance import LEVELS
 
     shares = {level: row[f"{level}_of_error"] for level in LEVELS if not missing(row[f"{level}_of_error"])}
     most = max(shares, key=lambda level: shares[level], default=None)
@@ -72,7 +72,7 @@ def _length(best: float) -> str:
 
 
 def _conclusions(table: pd.DataFrame) -> list[str]:
-    from mlflow_ngraph.analysis.variance import LEVELS
+    from mlflow_ngraph_archives.variance import LEVELS
 
     shares = table[[f"{level}_of_error" for level in LEVELS]].astype(float)
     known = shares[shares.sum(axis=1) > 0]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlflow_ngraph.analysis.change_points import change_points, levels, scatter
+from mlflow_ngraph_changes.change_points import change_points, levels, scatter
 
 ROUNDS = 10
 ERROR = 0.004
