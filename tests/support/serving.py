@@ -18,7 +18,8 @@ import pytest
 import requests
 
 from mlflow_ngraph.engines.package import open_package
-from mlflow_ngraph_serve.server import Server, address, listen
+from mlflow_ngraph_serve.listening import address, listen
+from mlflow_ngraph_serve.server import Server
 from mlflow_ngraph_serve.service import Service
 from mlflow_ngraph_serve.settings import Settings
 

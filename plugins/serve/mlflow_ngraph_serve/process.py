@@ -175,7 +175,8 @@ def service_of(order: Order) -> Service:
 
 def _listening_server(order: Order) -> Server:
     from mlflow_ngraph_serve.hosting.access import is_loopback
-    from mlflow_ngraph_serve.server import Server, listen
+    from mlflow_ngraph_serve.listening import listen
+    from mlflow_ngraph_serve.server import Server
 
     if not is_loopback(order.settings.host):
         tell("others can reach this server, which has neither authentication nor TLS: put a proxy in front of it")

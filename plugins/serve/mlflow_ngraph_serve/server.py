@@ -1,4 +1,4 @@
-"""HTTP server from its settings: socket, web server, and a service that loads in the background."""
+"""HTTP server from its settings: web server, and a service that loads in the background."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph_serve.application import Application
+from mlflow_ngraph_serve.listening import address
 from mlflow_ngraph_serve.service import Service
 
 if TYPE_CHECKING:
@@ -19,35 +19,6 @@ IDLE_S = 75
 """Seconds for which an idle connection is kept: longer than the proxies in front usually keep it."""
 GRACE_S = 5
 """Beyond the time of a request, for clients to take their answers when the server ends."""
-BACKLOG = 1024
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - to be told apart, not to be listened on
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections from now on.
-
-    Raises
-    ------
-    UsageError
-        The port is taken, or this machine has no such address.
-    """
-    try:
-        # With its protocol: without one, asyncio leaves Nagle's algorithm on, and each answer waits for an acknowledgement.
-        listener = socket.socket(*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][:3])
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
-    listener.setblocking(False)
-    return listener
-
-
-def address(listening: socket.socket) -> str:
-    """Address of the server for clients on this machine."""
-    host, port = listening.getsockname()[:2]
-    host = "localhost" if host in _EVERYWHERE else host
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Server:

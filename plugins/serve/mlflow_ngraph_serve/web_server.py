@@ -11,10 +11,13 @@ from typing import Any
 import uvicorn
 
 from mlflow_ngraph_serve.connection import MOST, Connection, Crowd
+from mlflow_ngraph_serve.listening import refuse_newcomers
 
 NEWCOMERS, PAUSE_S = 4, 0.001
 """Connections that are accepted in one turn of the event loop, and the pause after it where there are as many as there may be."""
 _CLOSE = (b"connection", b"close")
+HANDSHAKE_S = 0.2
+"""Time for handshakes under way when the server ends."""
 
 
 class WebServer(uvicorn.Server):
@@ -62,6 +65,11 @@ class WebServer(uvicorn.Server):
         """Take what waits to be accepted, and answer everything."""
         self._crowd.ending = True
         self.keep_connections(False)
+        if not self.held:
+            # Who comes between the last connection that is accepted and the end of the socket would be reset.
+            for listening in self._listening:
+                refuse_newcomers(listening)
+            await asyncio.sleep(HANDSHAKE_S)
         loop = asyncio.get_running_loop()
         accepted: list[socket.socket] = []
         # Without a pause in between: who comes now is refused by the system, and may ask another server.

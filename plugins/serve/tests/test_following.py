@@ -25,7 +25,7 @@ from mlflow_ngraph_serve.following.channel import Channel
 from mlflow_ngraph_serve.following.engine_server import Public
 from mlflow_ngraph_serve.following.followed import Champion
 from mlflow_ngraph_serve.following.follower_state import FollowerState, KeptEngine
-from mlflow_ngraph_serve.server import listen
+from mlflow_ngraph_serve.listening import listen
 from mlflow_ngraph_serve.settings import Settings
 from tests.support.following import DEVICE, PATIENCE_S, Client, Following, following
 from tests.support.logged import Logged

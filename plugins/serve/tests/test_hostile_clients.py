@@ -22,10 +22,11 @@ from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph_serve import connection
 from mlflow_ngraph_serve.batching import BatchAnswer
 from mlflow_ngraph_serve.client import encode
+from mlflow_ngraph_serve.listening import address, listen
 from mlflow_ngraph_serve.metrics import Metrics
 from mlflow_ngraph_serve.pace import Pace
 from mlflow_ngraph_serve.protocol import InferenceRequest, Interface
-from mlflow_ngraph_serve.server import Server, address, listen
+from mlflow_ngraph_serve.server import Server
 from mlflow_ngraph_serve.service import RequestLimits, Service
 from tests.support.serving import counted
 

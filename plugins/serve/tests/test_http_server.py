@@ -22,8 +22,8 @@ from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph_serve import application
 from mlflow_ngraph_serve.batching import Batcher
 from mlflow_ngraph_serve.client import decode, encode, infer
+from mlflow_ngraph_serve.listening import address, listen
 from mlflow_ngraph_serve.protocol import LENGTH_HEADER, Interface
-from mlflow_ngraph_serve.server import address, listen
 from mlflow_ngraph_serve.service import Service
 from tests.support.logged import COMPILERS, Logged
 from tests.support.serving import NAME, Running, serving

@@ -23,7 +23,8 @@ from mlflow_ngraph_serve import process
 from mlflow_ngraph_serve.client import infer
 from mlflow_ngraph_serve.following import engine_process
 from mlflow_ngraph_serve.following.channel import Channel
-from mlflow_ngraph_serve.server import GRACE_S, address, listen
+from mlflow_ngraph_serve.listening import address, listen
+from mlflow_ngraph_serve.server import GRACE_S
 
 if TYPE_CHECKING:
     from mlflow_ngraph_serve.following.follower_state import KeptEngine

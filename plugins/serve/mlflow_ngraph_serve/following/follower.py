@@ -24,7 +24,7 @@ from mlflow_ngraph_serve.following.followed import Champion
 from mlflow_ngraph_serve.following.follower_state import FollowerState, KeptEngine
 from mlflow_ngraph_serve.following.handover import Handover
 from mlflow_ngraph_serve.following.options import FollowerOptions
-from mlflow_ngraph_serve.server import listen
+from mlflow_ngraph_serve.listening import listen
 
 if TYPE_CHECKING:
     import socket

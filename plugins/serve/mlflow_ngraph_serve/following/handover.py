@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph_serve.following.engine_server import EngineServer, Public, end_all
 from mlflow_ngraph_serve.following.watch import LATER_LOOK_S, Watch
+from mlflow_ngraph_serve.listening import refuse_newcomers
 
 if TYPE_CHECKING:
     from mlflow_ngraph_serve.following.channel import Channel
@@ -95,10 +96,11 @@ class Handover:
 
     def end(self) -> bool:
         """End all processes, the one that serves last, and say whether each did so by itself."""
-        # The socket is closed when nobody has it any more, and until then somebody has to take connections.
-        self._public.listening.close()
         serving, self._serving = self._serving, None
         others = end_all([*self._present(), *self._leaving])
+        # The socket is closed when nobody has it any more, and until then somebody has to take connections.
+        refuse_newcomers(self._public.listening)
+        self._public.listening.close()
         return end_all([serving] if serving is not None else []) and others
 
     def _present(self) -> Iterator[EngineServer]:
