@@ -30,7 +30,7 @@ DOOR = f"{PACKAGE}.tracking.trusted"
 
 ONLY_WITHIN = {
     # One of the steps of the door taken alone lets somebody forget the others. An archive of studies is signed as a whole.
-    f"{PACKAGE}.engines.trust.require": {DOOR, f"{PACKAGE}.archives.importing"},
+    f"{PACKAGE}.engines.trust.require": {DOOR, f"{PACKAGE}_archives.importing"},
     f"{PACKAGE}.engines.signing.signer": {f"{PACKAGE}.engines.trust"},
     f"{PACKAGE}.engines.package.read_signature": {f"{PACKAGE}.engines.trust"},
     f"{PACKAGE}.tracking.signature_files.fetch": {DOOR},
