@@ -25,6 +25,7 @@ from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.arrays import check_integers, input_arrays, samples
 from mlflow_ngraph.engines.batches import Batching, check_batching, inseparable, join, pieces, take_piece
+from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import Package, check_files, read_manifest
 from mlflow_ngraph.error_text import one_line
@@ -57,7 +58,9 @@ class LoadedEngine:
 
     def __init__(self, package: Package, *, batching: Batching = "exact", mode: Mode = "sync") -> None:
         self.batching = check_batching(batching)
-        self._package = package
+        # A program may change its directory, and batch sizes are loaded later.
+        self._package = package = replace(package, directory=package.directory.absolute())
+        self._checked = self._file_states()
         spec = package.manifest.spec
         compatibility.check(package.manifest, str(package.directory))
         self._compiler: Compiler[Any] = compatibility.compiler_of(spec)
@@ -251,6 +254,7 @@ class LoadedEngine:
                     f"{' and '.join(lost)} was used in the process from which this one was forked, and cannot be used "
                     "in both: start processes with the method 'spawn'"
                 )
+            self._require_unchanged()
             _LOADED[type(self._compiler)] += 1
             engine = self._compiler.load(self._package.engine, batch, self._target)
             measured = self.manifest.precision_in_force
@@ -259,6 +263,26 @@ class LoadedEngine:
                 raise EngineError(f"the runtime computes in {engine.precision} here; measured was {measured}")
             self._engines[batch] = engine
         return self._engines[batch]
+
+    def _file_states(self) -> list[tuple[int, ...]]:
+        """State of each file of the engine, which changes when it is written or replaced."""
+        states: list[tuple[int, ...]] = []
+        for path in sorted(self.manifest.engine_files()):
+            with suppress(OSError):
+                found = (self._package.engine / path).lstat()
+                states.append((found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+        return states
+
+    def _require_unchanged(self) -> None:
+        """Check again what another batch size or a forked child reads, where it was touched meanwhile.
+
+        Raises `EngineError` if it is another engine, or gone.
+        """
+        now = self._file_states()
+        if now != self._checked:
+            if problem := damage(self._package.engine, self.manifest.engine_files()):
+                raise EngineError(f"{problem}: load the engine again")
+            self._checked = now
 
     def _infer(self, batch: int, arrays: Arrays) -> Arrays:
         invocation = self._engine(batch).bind(arrays)

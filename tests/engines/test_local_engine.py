@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -170,6 +171,33 @@ def test_warm_up_loads_every_size(engine: LoadedEngine) -> None:
     engine.warmup()
     with pytest.raises(UsageError, match="batch sizes 1, 4, not 3"):
         engine.warmup([3])
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_what_was_exchanged_after_loading_is_not_loaded_for_another_batch_size(
+    logged: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    copy = shutil.copytree(logged.packages[compiler], tmp_path / "engine")
+    monkeypatch.chdir(tmp_path)
+    with load_model("engine") as engine:
+        monkeypatch.chdir("/")
+        one, four = [batch(engine, 1)], [batch(engine, 4)]
+        expected = engine.run(one)
+        largest = max(
+            (copy / "engine" / name for name in engine.manifest.engine_files()), key=lambda path: path.stat().st_size
+        )
+        content = largest.read_bytes()
+        largest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(EngineError, match="has changed since it was written: load the engine again"):
+            engine.run(four)
+        np.testing.assert_array_equal(engine.run(one)[0], expected[0])
+        # The same content again, such as a copy that was made once more.
+        largest.write_bytes(content)
+        assert len(engine.run(four)[0]) == 4
+    with load_model(copy) as engine:
+        shutil.rmtree(copy)
+        with pytest.raises(EngineError, match="is missing: load the engine again"):
+            engine.run(four)
 
 
 def test_a_closed_engine_says_so(logged: Logged) -> None:
