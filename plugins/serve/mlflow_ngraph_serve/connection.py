@@ -106,6 +106,10 @@ class Crowd:
         (self._others if connection.cycle else self._first).setdefault(connection)
         return False
 
+    def waits(self, connection: Connection) -> bool:
+        """Test if it is yet to be a connection's turn."""
+        return connection in self._first or connection in self._others
+
     def answered(self, connection: Connection) -> None:
         """A prompt client has its answer."""
         self.under_way.discard(connection)
@@ -223,6 +227,11 @@ class Connection(H11Protocol):
         self._count(len(data))
         self._watch()
 
+    def eof_received(self) -> bool:  # type: ignore[override] # asyncio takes the answer, which the web server never gives
+        """A client that sends nothing more still gets its answers: True where one is due."""
+        self.transport.client_ended = True  # type: ignore[attr-defined]
+        return self._due
+
     def handle_events(self) -> None:
         """Parse what has come: at once for a prompt client, else when it is its turn."""
         if not self.prompt:
@@ -242,6 +251,7 @@ class Connection(H11Protocol):
         self._watch()
         if not self._answering:
             self.flow.resume_reading()
+        self._end_with_client()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answering or self.flow.write_paused:
@@ -263,6 +273,7 @@ class Connection(H11Protocol):
         self.prompt = not self.conn.trailing_data[0]
         self.begun = 0.0 if self.prompt else self._heard
         super().on_response_complete()
+        self._end_with_client()
 
     def pause_writing(self) -> None:
         self.crowd.moved(self)
@@ -299,6 +310,15 @@ class Connection(H11Protocol):
     @property
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _due(self) -> bool:
+        """True where a request that came whole, or may have, has no answer yet."""
+        return self.crowd.waits(self) or (self._answering and not self.cycle.more_body)
+
+    def _end_with_client(self) -> None:
+        if self.transport.client_ended and not self._due:  # type: ignore[attr-defined]
+            self.transport.close()
 
     async def sending(self, size: int, sent: Awaitable[None]) -> bool:
         """Hold the bytes of an answer until they have left, which returns True, or the connection is lost."""

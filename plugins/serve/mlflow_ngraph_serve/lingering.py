@@ -18,6 +18,10 @@ class Lingering:
     """A transport that ends by saying so, and closes when the client has ended too.
 
     Who closes at once with unread bytes resets the connection, and the answer with it.
+
+    Attributes
+    ----------
+    client_ended: the client sends nothing more, so that nothing is to be waited for.
     """
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -25,6 +29,7 @@ class Lingering:
         self._ended: asyncio.TimerHandle | None = None
         self._discarded = 0
         self._head = b""
+        self.client_ended = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -48,6 +53,9 @@ class Lingering:
 
     def close(self) -> None:
         if self.is_closing():
+            return
+        if self.client_ended:
+            self._transport.close()
             return
         self._transport.resume_reading()
         try:

@@ -223,6 +223,21 @@ def test_pipelined_requests_are_all_answered_in_order() -> None:
             assert answers.count(b"HTTP/1.1 404 ") == 1
 
 
+def test_clients_that_send_nothing_more_get_their_answers() -> None:
+    with Echoing(answer_bytes=LARGE) as echo:
+        for asked, answers in ((question(), 1), (question() * 3, 3)):
+            with echo.sent(asked) as client:
+                client.shutdown(socket.SHUT_WR)
+                assert rest(client).count(b"HTTP/1.1 200 ") == answers
+        for half in (question()[:40], question()[:-1], b""):
+            with echo.sent(half) as client:
+                client.shutdown(socket.SHUT_WR)
+                started = time.monotonic()
+                assert b"HTTP/1.1 200 " not in rest(client)
+                assert time.monotonic() - started < 5
+        until(lambda: counted(echo.url, "ngraph_connections") == 1)
+
+
 def test_the_time_of_a_request_ends_with_the_last_byte_of_its_answer() -> None:
     with Echoing(answer_bytes=LARGE) as echo, echo.sent(question()[:-1], 4096) as slow:
         time.sleep(0.3)
