@@ -49,8 +49,8 @@ _NOBODY = 499
 """The status for the log of a client that is gone."""
 _SENT = frozenset({"application/json", "application/octet-stream"})
 """Types that a page of another origin cannot send without asking first."""
-_PORT = re.compile(r":[0-9]*$")
-_LOCAL = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
+_LOCAL = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])?(:[0-9]*)?")
+"""Names of this machine in the header Host. Only names can be led here by a page, not addresses."""
 _log = logging.getLogger(__name__)
 
 
@@ -118,7 +118,7 @@ class Application:
         """Answer a request whatever happens: refusals and failures are answers, too."""
         try:
             host = request.headers.get("host", "").lower()
-            if self._local and _PORT.sub("", host) not in _LOCAL:
+            if self._local and not _LOCAL.fullmatch(host):
                 raise Refusal(421, "foreign", "this server is called localhost or 127.0.0.1", close=True)
             if methods and request.method not in methods:
                 return self._no_route(405, "this address takes another method", {"Allow": ", ".join(methods)})

@@ -362,13 +362,13 @@ def test_a_server_that_ends_answers_all_that_has_come_in() -> None:
         assert not echo.thread.is_alive()
 
 
-@pytest.mark.parametrize("host", ["localhost:1", "LOCALHOST", "127.0.0.1:80", "[::1]:80"])
+@pytest.mark.parametrize("host", ["localhost:1", "LOCALHOST", "127.0.0.1:80", "127.0.0.2:80", "[::1]:80"])
 def test_a_local_server_is_called_by_local_names(host: str) -> None:
     with Echoing() as echo:
         assert echo.ask(headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80"])
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "127.evil.example"])
 def test_a_name_that_a_page_has_led_here_is_refused(host: str) -> None:
     with Echoing() as echo:
         assert echo.ask(headers={"Host": host}).status_code == 421
