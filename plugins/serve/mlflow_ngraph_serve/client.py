@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import requests
 
+from mlflow_ngraph.addresses import shown
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.text import brief
 from mlflow_ngraph_serve import tensors
@@ -85,7 +86,7 @@ def infer(url: str, name: str, inputs: Mapping[str, NDArray[Any]], timeout_s: fl
     try:
         return decode(answer.content, answer.headers.get(LENGTH_HEADER))
     except EngineError as error:
-        raise EngineError(f"{where}: {error}") from None
+        raise EngineError(f"{shown(where)}: {error}") from None
 
 
 def largest_batch(url: str, name: str, timeout_s: float = TIMEOUT_S) -> int | None:
@@ -110,10 +111,10 @@ def _asked(method: str, where: str, timeout_s: float, **content: Any) -> request
     try:
         answer = requests.request(method, where, timeout=timeout_s, **content)
     except requests.RequestException as error:
-        raise EngineError(f"{where} does not answer: {type(error).__name__}") from None
+        raise EngineError(f"{shown(where)} does not answer: {type(error).__name__}") from None
     if answer.status_code == requests.codes.ok:
         return answer
-    said = f"{where} answers {answer.status_code}: {_reason(answer)}"
+    said = f"{shown(where)} answers {answer.status_code}: {_reason(answer)}"
     raise UsageError(said) if 400 <= answer.status_code < 500 else EngineError(said)
 
 

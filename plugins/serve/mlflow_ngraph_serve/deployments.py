@@ -13,6 +13,7 @@ from mlflow.deployments import BaseDeploymentClient, PredictionsResponse
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
+from mlflow_ngraph.addresses import shown
 from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
 from mlflow_ngraph_serve.refusal import Refusal
 from mlflow_ngraph_serve.root import Deployment, Root, check_config
@@ -154,7 +155,7 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
             found = infer(url, deployment.name, named)
             missing = [tensor.name for tensor in spec.outputs if tensor.name not in found]
             if missing:
-                raise EngineError(f"{url} gives no output {missing[0]!r}: it serves another engine")
+                raise EngineError(f"{shown(url)} gives no output {missing[0]!r}: it serves another engine")
             return [found[tensor.name] for tensor in spec.outputs]
 
         arrays = input_arrays(_arrays(inputs, spec.inputs), spec.inputs)
@@ -193,7 +194,7 @@ class NGraphDeployments(BaseDeploymentClient):  # type: ignore[misc]
             "batch_sizes": spec.batch_sizes,
             "manifest_sha256": deployment.digest,
             "directory": str(place),
-            "config": deployment.config,
+            "config": {key: shown(value) if key == "url" else value for key, value in deployment.config.items()},
             "created_at": deployment.created_at,
             "updated_at": deployment.updated_at,
         }

@@ -124,6 +124,11 @@ def test_a_running_server_is_asked_where_the_config_names_one(client: NGraphDepl
         assert running.counter("ngraph_requests_total") == before + 5
     with pytest.raises(MlflowException, match="does not answer"):
         client.predict("block", {"input": inputs[0]})
+    login = running.url.replace("://", "://user:hushhush@")
+    assert client.update_deployment("block", config={"url": login})["config"] == {"url": running.url}
+    with pytest.raises(MlflowException, match="does not answer") as error:
+        client.predict("block", {"input": inputs[0]})
+    assert "hushhush" not in str(error.value) + json.dumps(client.get_deployment("block"), default=str)
     client.update_deployment("block", config={"url": ""})
     np.testing.assert_allclose(asked, client.predict("block", {"input": many})["predictions"]["output"], atol=1e-5)
 

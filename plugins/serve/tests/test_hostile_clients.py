@@ -368,7 +368,9 @@ def test_a_local_server_is_called_by_local_names(host: str) -> None:
         assert echo.ask(headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "127.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "127.evil.example"]
+)
 def test_a_name_that_a_page_has_led_here_is_refused(host: str) -> None:
     with Echoing() as echo:
         assert echo.ask(headers={"Host": host}).status_code == 421
