@@ -59,7 +59,9 @@ def main() -> int:
         kept, worst_ms = _try(options, float(bound))
         good &= kept
         bar = f"at most {bound} ms, the rest 503"
-        figures.append(Result(name=f"largest p99, bound {bound:g} ms", value=round(worst_ms, 1), unit="ms", bar=bar, met=kept))
+        figures.append(
+            Result(name=f"largest p99, bound {bound:g} ms", value=round(worst_ms, 1), unit="ms", bar=bar, met=kept)
+        )
     print("ok" if good else "NOT ok")
     records.keep(options, "promised_latency", *figures)
     return 0 if good else 1

@@ -57,23 +57,22 @@ class Crowd:
     connections: those that are open, first those on which nothing has moved for longest.
     ending: the server takes no more connections.
     computed: bytes of questions that have come whole.
+    first, others: connections that wait for their turn, with their first request, or because they pipeline.
     under_way: connections of prompt clients whose questions have come whole and are being answered.
     """
 
     def __init__(self, patience_s: float, largest_body: int, refused: Callable[[Reason], None]) -> None:
         self.patience_s, self.refused = patience_s, refused
         self.connections: dict[Connection, None] = {}
-        self.ending = False
+        self.ending = self._peaked = False
         self._room = max(ROOM, 4 * largest_body)
-        self.computed = 0
-        self._waiting = 0
+        self.computed = self._waiting = 0
         self.under_way: set[Connection] = set()
-        self._first: dict[Connection, None] = {}
-        self._others: dict[Connection, None] = {}
+        self.first: dict[Connection, None] = {}
+        self.others: dict[Connection, None] = {}
         self._leaving: dict[Connection, None] = {}
         self._turn: asyncio.Handle | None = None
         self._turn_taken_at = 0.0
-        self._peaked = False
         self._tidying: asyncio.TimerHandle | None = None
 
     @property
@@ -88,10 +87,8 @@ class Crowd:
 
     def lost(self, connection: Connection) -> None:
         """A connection has ended."""
-        self.connections.pop(connection, None)
-        self._first.pop(connection, None)
-        self._others.pop(connection, None)
-        self._leaving.pop(connection, None)
+        for some in (self.connections, self.first, self.others, self._leaving):
+            some.pop(connection, None)
         self.answered(connection)
 
     def takes_turn(self, connection: Connection) -> bool:
@@ -103,12 +100,8 @@ class Crowd:
         if self._turn is None and self._may_go_on():
             self._take_turn()
             return True
-        (self._others if connection.cycle else self._first).setdefault(connection)
+        (self.others if connection.cycle else self.first).setdefault(connection)
         return False
-
-    def waits(self, connection: Connection) -> bool:
-        """Test if it is yet to be a connection's turn."""
-        return connection in self._first or connection in self._others
 
     def answered(self, connection: Connection) -> None:
         """A prompt client has its answer."""
@@ -132,7 +125,7 @@ class Crowd:
 
     def _next(self) -> None:
         self._turn = None
-        while (line := self._first or self._others) and self._turn is None and self._may_go_on():
+        while (line := self.first or self.others) and self._turn is None and self._may_go_on():
             connection = next(iter(line))
             del line[connection]
             if not connection.transport.is_closing():
@@ -197,10 +190,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         self.begun = self._heard = 0.0
         self._incoming = self.unsent = 0
-        self.spare = self.prompt = False
+        self.spare = self.prompt = self._counted = self._cut = False
         self._impatience: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
-        self._counted = self._cut = False
         # Writing is paused whenever bytes are left here: what is resumed has left.
         transport.set_write_buffer_limits(0)
         super().connection_made(Lingering(transport, self.loop))  # type: ignore[arg-type]
@@ -314,7 +306,8 @@ class Connection(H11Protocol):
     @property
     def _due(self) -> bool:
         """True where a request that came whole, or may have, has no answer yet."""
-        return self.crowd.waits(self) or (self._answering and not self.cycle.more_body)
+        waits = self in self.crowd.first or self in self.crowd.others
+        return waits or (self._answering and not self.cycle.more_body)
 
     def _end_with_client(self) -> None:
         if self.transport.client_ended and not self._due:  # type: ignore[attr-defined]
@@ -374,7 +367,7 @@ class Connection(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps({"error": message}).encode() + b"\n"
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-            headers.append((b"connection", b"close"))
+            headers += [(b"connection", b"close")]
             if retry_after_s is not None:
                 headers.append((b"retry-after", b"%d" % retry_after_s))
             for event in (
