@@ -12,6 +12,7 @@ import pytest
 from mlflow import MlflowClient
 
 from mlflow_ngraph.analysis import results
+from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.home import IMPORTED_FROM
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
@@ -49,12 +50,17 @@ def recorded(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         if number:
             record.versions = {**record.versions, "openvino": "2026.1.0"}
             record.fingerprint = {**record.fingerprint, "system": {"kernel": "6.9"}}
-        recorder = Recorder(sqlite_uri)
-        runs.append(recorder.open(record, directory))
-        for lane_name in record.lanes:
-            recorder.record_lane(record, lane_name)
-        recorder.close(record, "FINISHED")
+        runs.append(record_whole(Recorder(sqlite_uri), record, directory))
     return Recorded(sqlite_uri, *runs)
+
+
+def record_whole(recorder: Recorder, record: StudyRecord, directory: Path) -> str:
+    """Record a study from its beginning to its end, and return its run."""
+    run = recorder.open(record, directory)
+    for lane in record.lanes:
+        recorder.record_lane(record, lane)
+    recorder.close(record, "FINISHED")
+    return run
 
 
 def test_a_run_against_a_run(recorded: Recorded, cli, tmp_path: Path) -> None:
@@ -224,11 +230,7 @@ def test_studies_by_their_names(recorded: Recorded, cli, cli_json) -> None:
 
 def test_a_name_of_studies_of_several_devices_is_not_enough(recorded: Recorded, cli, tmp_path: Path) -> None:
     record = study_record(tmp_path / "orin", device="orin", study_id="quick-4567abcd-20251010-090000")
-    recorder = Recorder(recorded.uri)
-    recorder.open(record, tmp_path / "orin")
-    for lane in record.lanes:
-        recorder.record_lane(record, lane)
-    recorder.close(record, "FINISHED")
+    record_whole(Recorder(recorded.uri), record, tmp_path / "orin")
     for arguments in (
         ("results", "gate", "--candidate", "quick", "--baseline", recorded.old),
         ("results", "diff", "quick", recorded.old),
@@ -288,11 +290,7 @@ def recorded_to(experiment: str, uri: str, directory: Path, study_id: str) -> No
     """Record a later study of the same cells to another experiment."""
     record = study_record(directory, study_id=study_id)
     record.started_at += 9e5
-    recorder = Recorder(uri, experiment)
-    recorder.open(record, directory)
-    for lane in record.lanes:
-        recorder.record_lane(record, lane)
-    recorder.close(record, "FINISHED")
+    record_whole(Recorder(uri, experiment), record, directory)
 
 
 def test_a_run_is_judged_in_its_own_experiment(
@@ -320,11 +318,7 @@ def test_a_study_of_this_machine_is_not_taken_for_the_copy_of_somebody_else(
 
 def test_devices_make_a_name_clear(recorded: Recorded, cli, tmp_path: Path) -> None:
     record = study_record(tmp_path / "orin", device="orin", study_id="quick-orin")
-    recorder = Recorder(recorded.uri)
-    recorder.open(record, tmp_path / "orin")
-    for lane in record.lanes:
-        recorder.record_lane(record, lane)
-    recorder.close(record, "FINISHED")
+    record_whole(Recorder(recorded.uri), record, tmp_path / "orin")
     code, _, err = cli("results", "gate", "quick")
     assert (code, "of several devices" in err) == (2, True)
     judged = judged_by(cli, "quick", "--devices", "xeon")
@@ -334,11 +328,7 @@ def test_devices_make_a_name_clear(recorded: Recorded, cli, tmp_path: Path) -> N
 def test_the_same_machine_under_another_profile_is_the_same_machine(recorded: Recorded, cli, tmp_path) -> None:
     record = study_record(tmp_path / "host", device="host", study_id="quick-host")
     record.started_at += 2 * 86400
-    recorder = Recorder(recorded.uri)
-    run = recorder.open(record, tmp_path / "host")
-    for lane in record.lanes:
-        recorder.record_lane(record, lane)
-    recorder.close(record, "FINISHED")
+    run = record_whole(Recorder(recorded.uri), record, tmp_path / "host")
     for request in (["quick"], ["--candidate", run, "--baseline", recorded.new]):
         judged = judged_by(cli, *request)
         assert judged["outcome"] == "could not tell", "few rounds do not notice 3 %"

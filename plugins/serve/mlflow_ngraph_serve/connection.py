@@ -367,7 +367,7 @@ class Connection(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps({"error": message}).encode() + b"\n"
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-            headers += [(b"connection", b"close")]
+            headers.append((b"connection", b"close"))
             if retry_after_s is not None:
                 headers.append((b"retry-after", b"%d" % retry_after_s))
             for event in (

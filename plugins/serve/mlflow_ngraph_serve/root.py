@@ -222,9 +222,8 @@ class Root:
         """Replace the record as a whole, and then remove files that it no longer names."""
         path = self._record(deployment.name)
         passing = path.with_suffix(f".{uuid4().hex}")
-        # The address of a server may have a login.
-        created = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(created, "w", encoding="utf-8") as stream:
+        passing.touch(mode=0o600, exist_ok=False)  # the address of a server may have a login
+        with passing.open("w", encoding="utf-8") as stream:
             json.dump(asdict(deployment), stream, indent=1)
             stream.flush()
             os.fsync(stream.fileno())
