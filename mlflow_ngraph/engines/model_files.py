@@ -1,20 +1,25 @@
 """Check the files that make a package a model of MLflow: they follow from its manifest, and bring no code of their own.
 
-MLflow installs the requirements and imports the loader before anything of this package compares a digest.
+MLflow installs the requirements and imports the loader before anything of this package compares a digest. `pull` writes these
+files anew, with the wheel of its own installation: so each is what was packaged, or what `pull` writes.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph import documents
 from mlflow_ngraph.compilers.spec import EngineSpec
+from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import FILE, Manifest, is_of_mlflow
-from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.engines.wheel import wheel
+from mlflow_ngraph.errors import DependencyError, EngineError
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
@@ -31,22 +36,29 @@ _VERSION = r"\d[\w.+!]*"
 _COMPARED = rf" ?(===?|[<>~!]=|[<>]) ?{_VERSION}(\.\*)?"
 _PLAIN = re.compile(rf"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?({_COMPARED}(,{_COMPARED})*)?", re.ASCII)
 """A requirement that names a distribution and versions: no option, address or path."""
+_PACKED = 16
+"""How much larger than another an equal wheel may be, as one that is not compressed."""
+_OWN = re.compile(rf"mlflow=={_VERSION}|\./{WHEELS}/[\w.-]+", re.ASCII)
+"""What `pull` requires beside the engine's runtime."""
 
 
 def check(directory: Path, manifest: Manifest) -> None:
     """Check the files of MLflow that a package has.
 
-    Raises `EngineError` with the first one that does not follow from the manifest, and what in it does not.
+    Raises `EngineError` with the first one that is missing or does not follow from the manifest, and what in it does not.
     """
-    present = [name for name in (REQUIREMENTS, MODEL, CONDA, PYTHON_ENV) if (directory / name).exists()]
+    names = (REQUIREMENTS, MODEL, CONDA, PYTHON_ENV)
+    present = [name for name in names if (directory / name).exists()]
+    if MODEL in present and len(present) < len(names):
+        gone = next(name for name in names if name not in present)
+        raise EngineError(f"{directory / gone} is missing: {MODEL} needs it")
     lines: list[str] = []
     for name in present:
         path = directory / name
         try:
             if name == REQUIREMENTS:
                 lines = documents.content(path).decode().splitlines()
-                strange = [shortened(line) for line in lines if not _is_plain(line, directory)]
-                problem = f"{strange[0]} is no distribution with a version" if strange else ""
+                problem = _strange(lines, directory, manifest)
             else:
                 found = documents.from_yaml(path)
                 if name == MODEL and isinstance(found, dict):
@@ -56,12 +68,76 @@ def check(directory: Path, manifest: Manifest) -> None:
             raise EngineError(f"{path} is not readable: {error}") from None
         if problem:
             raise EngineError(f"{path} is not what mlflow-ngraph writes: {problem}")
+    for path in _wheels(directory):
+        if path.relative_to(directory).as_posix() in manifest.files and not _is_known(path, directory, manifest):
+            raise EngineError(f"{path} has changed since it was packaged")
+
+
+def summary(directory: Path, manifest: Manifest) -> tuple[bool, str]:
+    """Where the files of MLflow in a checked package are from, and True if that is known; empty if it has none."""
+    if not (directory / MODEL).exists():
+        return True, ""
+    for path in _wheels(directory):
+        if not _is_known(path, directory, manifest):
+            return False, (
+                f"{path.relative_to(directory)}, which MLflow installs, is neither the packaged wheel nor that of the "
+                "mlflow-ngraph here: pull the engine again with --force"
+            )
+    return True, f"{MODEL}, {REQUIREMENTS} and wheels are what was packaged, or what pull writes"
+
+
+def _wheels(directory: Path) -> list[Path]:
+    return sorted(path for path in (directory / WHEELS).glob("*") if path.is_file())
+
+
+def _is_known(path: Path, directory: Path, manifest: Manifest) -> bool:
+    """True if a wheel is the packaged one, or that of this installation."""
+    if _is_packaged(path, directory, manifest):
+        return True
+    try:
+        name, content = wheel()
+    except DependencyError:
+        return False
+    try:
+        return (
+            path.name == name
+            and path.stat().st_size < _PACKED * len(content)
+            and _has_files(path.read_bytes(), content)
+        )
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
+def _has_files(wheel: bytes, own: bytes) -> bool:
+    """True if two wheels have equal files; another zlib compresses them to other bytes."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as theirs, zipfile.ZipFile(io.BytesIO(own)) as ours:
+        names, sizes = ours.namelist(), [(info.filename, info.file_size) for info in ours.infolist()]
+        equal = sizes == [(info.filename, info.file_size) for info in theirs.infolist()]
+        return equal and all(theirs.read(name) == ours.read(name) for name in names)
+
+
+def _is_packaged(path: Path, directory: Path, manifest: Manifest) -> bool:
+    return manifest.files.get(path.relative_to(directory).as_posix()) == sha256(path)
+
+
+def _strange(lines: Sequence[str], directory: Path, manifest: Manifest) -> str:
+    """First requirement that was neither packaged nor follows from the manifest, or that lacks; empty without one."""
+    if strange := next((line for line in lines if not _is_plain(line, directory)), ""):
+        return f"{shortened(strange)} is no distribution with a version"
+    if _is_packaged(directory / REQUIREMENTS, directory, manifest):
+        return ""
+    runtime = [f"{name}=={version}" for name, version in manifest.spec.packages.items()]
+    others = [line for line in lines if line not in runtime and not _OWN.fullmatch(line)]
+    if others:
+        return f"{shortened(others[0])} is not in the manifest"
+    lacking = [line for line in runtime if line not in lines]
+    return f"{shortened(lacking[0])} lacks" if lacking else ""
 
 
 def _is_plain(line: str, directory: Path) -> bool:
     """True if a requirement is a distribution or the package's own wheel."""
-    wheel = line.removeprefix("./")
-    own = wheel.startswith(f"{WHEELS}/") and is_of_mlflow(wheel) and (directory / wheel).is_file()
+    path = line.removeprefix("./")
+    own = path.startswith(f"{WHEELS}/") and is_of_mlflow(path) and (directory / path).is_file()
     return own or _PLAIN.fullmatch(line) is not None
 
 

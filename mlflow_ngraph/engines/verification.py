@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mlflow_ngraph.engines import compatibility
+from mlflow_ngraph.engines import compatibility, model_files
 from mlflow_ngraph.engines.load_check import LoadCheck
 from mlflow_ngraph.engines.package import Package, open_package
 from mlflow_ngraph.errors import EngineError
@@ -23,7 +23,7 @@ FLOOR = 0.8
 class Check:
     """Result of one check."""
 
-    name: Literal["trust", "digests", "compatibility", "probe", "throughput"]
+    name: Literal["trust", "digests", "mlflow", "compatibility", "probe", "throughput"]
     status: Status
     found: str
 
@@ -67,6 +67,9 @@ def verify(
     pinned = "" if digest is None else ", and the manifest is the one that was logged"
     count = len(package.manifest.engine_files())
     checks = [Check("digests", "ok", f"{count} files of the engine are what was packaged{pinned}")]
+    known, found = model_files.summary(directory, package.manifest)
+    if found:
+        checks.append(Check("mlflow", "ok" if known else "skipped", found))
     try:
         compatibility.check(package.manifest, str(directory))
     except EngineError as error:

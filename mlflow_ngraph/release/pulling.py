@@ -215,6 +215,8 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
             return None
         raise EngineError(f"{verification.checks[0].found}; pull it again with --force")
     verification.require()
+    if force and any(check.name == "mlflow" and check.status != "ok" for check in verification.checks):
+        return None
     offer.put_signature(place)  # it may have been signed since
     return Pulled(there, offer.remote, "unchanged", (offer.trust_check, *verification.checks))
 

@@ -27,7 +27,7 @@ def test_a_good_engine_passes(logged: Logged, cli: Cli, cli_json: Callable[..., 
     package = str(logged.packages["openvino"])
     document = cli_json("engine", "verify", package)
     assert document["ok"]
-    assert statuses(document) == {"trust": "ok", "digests": "ok", "compatibility": "ok", "probe": "ok"}
+    assert statuses(document) == {"trust": "ok", "digests": "ok", "mlflow": "ok", "compatibility": "ok", "probe": "ok"}
     code, out, _ = cli("engine", "verify", package)
     assert code == 0
     assert "by openvino, fp32, batch 1, 4" in out

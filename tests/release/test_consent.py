@@ -80,7 +80,7 @@ def test_verify_says_it_before_anything_runs(logged: Logged, capfd: pytest.Captu
         return code, json.loads(capfd.readouterr().out)["checks"]
 
     code, checks = verify()
-    assert (code, [check["status"] for check in checks]) == (1, ["ok", "ok", "ok", "problem"])
+    assert (code, [check["status"] for check in checks]) == (1, ["ok", "ok", "ok", "ok", "problem"])
     assert "it contains a program" in checks[0]["found"]
     assert ASKED in checks[-1]["found"]
     assert verify("--run")[0] == 0

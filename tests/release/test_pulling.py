@@ -99,7 +99,7 @@ def test_an_engine_that_is_there_is_verified_and_not_brought_again(
     monkeypatch.setattr(download, "fill", lambda *_: pytest.fail("it was brought again"))
     second = pull_engine(remote, tmp_path / "engine", force=True)
     assert second.state == "unchanged"
-    assert [check.status for check in second.checks] == ["ok"] * 4
+    assert [check.status for check in second.checks] == ["ok"] * 5
     assert {path: path.stat().st_mtime_ns for path in first.directory.rglob("*")} == before
 
 
