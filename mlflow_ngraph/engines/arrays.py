@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,10 @@ def input_arrays(given: Mapping[str, Any] | Sequence[Any], specs: Sequence[Tenso
     else:
         if isinstance(given, np.generic) or hasattr(given, "__dlpack__"):
             raise UsageError(f"expected inputs by name or in a list, found a single array: the engine takes {names}")
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise UsageError(
+                f"expected inputs by name or in a list, found {type(given).__name__}: the engine takes {names}"
+            )
         values = list(given)
         if len(values) != len(specs):
             raise UsageError(f"the engine takes {len(specs)} inputs ({', '.join(names)}), not {len(values)}")

@@ -8,18 +8,20 @@ A forked child has neither that thread nor those of the runtime: it loads the en
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar, overload
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation, Target
 from mlflow_ngraph.engines import compatibility
@@ -35,6 +37,7 @@ from mlflow_ngraph.workloads.base import TensorSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import NoReturn
 
     from numpy.typing import NDArray
 
@@ -46,6 +49,80 @@ T = TypeVar("T")
 
 WARM_UP_CALLS = 3
 """The first calls are the slow ones: memory is laid out, and some runtimes settle their choices."""
+
+
+class _Worker:
+    """The thread of an engine, and what is loaded in it. It knows nothing of the engine, which may be dropped.
+
+    An executor would take locks to end, and an engine may be dropped while its thread holds them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.engines: dict[int, Engine] = {}
+        """By batch size."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Have a thread, which starts at the first call."""
+        self.ended = False
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self.thread = threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True)
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Have the thread call a function. Raises `EngineError` if it has ended."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self.ended:
+                raise EngineError("the engine is closed")
+            if self.thread.ident is None:
+                self.thread.start()
+            self._calls.put((future, function, arguments))
+        return future
+
+    def close(self) -> None:
+        """Free the engines after all earlier calls, and end the thread."""
+        with self._lock:
+            freed = None if self.ended else self.drop()
+        self._join()
+        if freed is not None and freed.done():
+            freed.result()
+
+    def drop(self) -> Future[None]:
+        """As `close`, without waiting and without a lock."""
+        freed: Future[None] = Future()
+        self._calls.put((freed, self._free, ()))
+        self.leave()
+        return freed
+
+    def leave(self, *, wait: bool = False) -> None:
+        """End the thread after all earlier calls; the interpreter frees the engines."""
+        self.ended = True
+        self._calls.put(None)
+        if wait:
+            self._join()
+
+    def _join(self) -> None:
+        if self.thread.ident not in (None, threading.get_ident()):
+            self.thread.join()
+
+    def _free(self) -> None:
+        while self.engines:
+            self.engines.popitem()[1].close()
+
+
+def _work(calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]) -> None:
+    while (call := calls.get()) is not None:
+        future, function, arguments = call
+        try:
+            result = function(*arguments)
+        except BaseException as error:  # noqa: BLE001 - the caller's
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        # Whoever waits for the next call would keep the engine of this one.
+        call = future = function = arguments = result = None  # type: ignore[assignment]
 
 
 class LoadedEngine:
@@ -65,10 +142,11 @@ class LoadedEngine:
         compatibility.check(package.manifest, str(package.directory))
         self._compiler: Compiler[Any] = compatibility.compiler_of(spec)
         self._target = replace(spec.target, mode=mode)
-        self._engines: dict[int, Engine] = {}
-        self._thread_id = 0
-        self._thread: ThreadPoolExecutor | None = self._new_thread()
+        self._worker = worker = _Worker(f"ngraph-{spec.compiler}")
+        # An engine that nobody holds any more ends as a closed one does.
+        finalize(self, worker.drop).atexit = False
         _OPEN.add(self)
+        _WORKERS.add(worker)
         try:
             # One now, so that an engine which cannot be loaded says so here and not at the first request.
             self._do(prepare, self._compiler, self._target)
@@ -106,12 +184,13 @@ class LoadedEngine:
     @property
     def precision(self) -> str:
         """Effective precision, as the runtime reports it."""
-        return next(iter(self._engines.values())).precision
+        return next(iter(self._worker.engines.values())).precision
 
     @property
     def flags(self) -> dict[str, FlagValue]:
         """Effective flags."""
-        return dict(self._engines[min(self._engines)].flags) if self._engines else {}
+        engines = self._worker.engines
+        return dict(engines[min(engines)].flags) if engines else {}
 
     @overload
     def run(self, inputs: Mapping[str, Any], *, batching: Batching | None = None) -> dict[str, NDArray[Any]]: ...
@@ -185,12 +264,7 @@ class LoadedEngine:
 
     def close(self) -> None:
         """Free the engine after all earlier calls. Closing again does nothing."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        with suppress(RuntimeError):  # of an interpreter that shuts down, which frees the engine itself
-            thread.submit(self._free).result()
-        thread.shutdown()
+        self._worker.close()
 
     def __enter__(self) -> LoadedEngine:
         return self
@@ -198,21 +272,22 @@ class LoadedEngine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("a loaded engine belongs to its process: give the other one the directory, and load it there")
+
     def __repr__(self) -> str:
         spec = self.manifest.spec
         sizes = ", ".join(map(str, self.batch_sizes))
-        state = "" if self._thread else ", closed"
+        state = ", closed" if self._worker.ended else ""
         return f"<engine of {spec.compiler} for {spec.workload}, {spec.target.precision}, batch {sizes}{state}>"
 
     def _do(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a function in the engine's thread, which may be this one, and convert its errors to the package's own."""
-        thread = self._thread
-        if thread is None:
-            raise EngineError("the engine is closed")
+        worker = self._worker
         try:
-            if self._thread_id == threading.get_ident():
+            if worker.thread.ident == threading.get_ident() and not worker.ended:
                 return function(*arguments)
-            return thread.submit(function, *arguments).result()
+            return worker.submit(function, *arguments).result()
         except CellError as error:
             raise EngineError(f"{self._package.directory}: {error}; {compatibility.rebuild(self.manifest)}") from error
         except NGraphError:
@@ -220,35 +295,30 @@ class LoadedEngine:
         except Exception as error:  # runtimes raise anything
             raise EngineError(f"{self._package.directory}: {one_line(error)}") from error
 
-    def _new_thread(self) -> ThreadPoolExecutor:
-        """Executor whose thread starts at the first call."""
-
-        def begun() -> None:
-            self._thread_id = threading.get_ident()
-
-        return ThreadPoolExecutor(1, f"ngraph-{self.manifest.spec.compiler}", begun)
-
     def count_loaded(self, compiler: type[Compiler[Any]]) -> int:
         """Number of batch sizes that are loaded, if the engine is of a compiler."""
-        return len(self._engines) if type(self._compiler) is compiler else 0
+        return len(self._worker.engines) if type(self._compiler) is compiler else 0
 
     def begin_anew(self) -> None:
         """Forget the thread and the engines of the parent in a forked child. Calls no runtime."""
-        if self._thread is not None:
-            self._thread = self._new_thread()
-        if self._engines:
+        worker = self._worker
+        ended = worker.ended
+        worker.begin()
+        worker.ended = ended
+        if worker.engines:
             if self._target.accelerator == "cuda":
                 _LOST.add("cuda")
             # Destructors of what the parent loaded would wait for its threads: neither these may run, nor at the end of
             # the process those of the runtimes. That of ONNX Runtime waits even if nothing of it is used here.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._engines))
-            self._engines = {}
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(worker.engines))
+            worker.engines = {}
             libc = ctypes.CDLL(None)
             libc.on_exit(libc["_exit"], None)
 
     def _engine(self, batch: int) -> Engine:
         """Engine for a batch size, loaded at first use."""
-        if batch not in self._engines:
+        engines = self._worker.engines
+        if batch not in engines:
             if lost := {self._compiler.name, self._target.accelerator} & _LOST:
                 raise EngineError(
                     f"{' and '.join(lost)} was used in the process from which this one was forked, and cannot be used "
@@ -261,8 +331,8 @@ class LoadedEngine:
             if measured is not None and engine.precision != measured:
                 engine.close()
                 raise EngineError(f"the runtime computes in {engine.precision} here; measured was {measured}")
-            self._engines[batch] = engine
-        return self._engines[batch]
+            engines[batch] = engine
+        return engines[batch]
 
     def _file_states(self) -> list[tuple[int, ...]]:
         """State of each file of the engine, which changes when it is written or replaced."""
@@ -289,12 +359,9 @@ class LoadedEngine:
         invocation.call()
         return list(invocation.outputs())
 
-    def _free(self) -> None:
-        while self._engines:
-            self._engines.popitem()[1].close()
-
 
 _OPEN: WeakSet[LoadedEngine] = WeakSet()
+_WORKERS: WeakSet[_Worker] = WeakSet()
 _LOADED: Counter[type[Compiler[Any]]] = Counter()
 """Engines that this process has loaded, by compiler, closed ones as well."""
 _LOST: set[str] = set()
@@ -313,6 +380,13 @@ def _begin_anew() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_anew)
+
+
+@atexit.register
+def _leave() -> None:
+    """End the threads before the interpreter does: what they run would be cut off."""
+    for worker in list(_WORKERS):
+        worker.leave(wait=True)
 
 
 def open_prepared(directory: Path, digest: str | None = None) -> Package:

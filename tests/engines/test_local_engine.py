@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -150,6 +152,9 @@ def test_integers_that_a_runtime_would_make_something_else_of_are_refused(
         ({"x": np.zeros(1)}, "no input is called 'x': the engine takes input"),
         ({}, "input 'input' is missing"),
         ([], "takes 1 inputs"),
+        (None, "by name or in a list, found NoneType"),
+        ("input", "by name or in a list, found str"),
+        (7, "by name or in a list, found int"),
         (np.zeros((1, 10, 16), np.float32), "found a single array"),
         (np.float32(1), "found a single array"),
         ([np.float32(1)], r"has shape \(\), the engine takes \(batch, 10, 16\)"),
@@ -207,6 +212,40 @@ def test_a_closed_engine_says_so(logged: Logged) -> None:
         engine.run(inputs)
     engine.close()
     assert "closed" in repr(engine)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_an_engine_that_nobody_holds_ends(logged: Logged, compiler: str) -> None:
+    engine = load_model(logged.packages[compiler])
+    inputs, _ = probe(engine)
+    engine.run(inputs)
+    worker, dropped = engine._worker, weakref.ref(engine)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(engine.run, [inputs] * 4))
+    with pytest.raises(UsageError):
+        engine.run([])
+    del engine
+    assert dropped() is None
+    worker.thread.join(30)
+    assert not worker.thread.is_alive()
+    assert not worker.engines
+
+
+def test_an_engine_is_not_pickled(logged: Logged) -> None:
+    with load_model(logged.packages["onnxruntime"]) as engine, pytest.raises(UsageError, match="load it there"):
+        pickle.dumps(engine)
+
+
+@pytest.mark.parametrize("how", ["", "import threading; threading.Thread(target=lambda: engine.run(inputs)).start()"])
+def test_a_program_ends_with_its_engines_open(logged: Logged, how: str) -> None:
+    code = (
+        "import numpy, mlflow_ngraph\n"
+        f"engine = mlflow_ngraph.load_model({str(logged.packages['onnxruntime'])!r})\n"
+        "inputs = [numpy.zeros(spec.resolve(1), spec.dtype) for spec in engine.inputs]\n"
+        f"engine.run(inputs)\n{how}\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
