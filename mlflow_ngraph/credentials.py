@@ -11,13 +11,19 @@ from typing import Any
 from mlflow_ngraph.addresses import HIDDEN, redacted, shown
 
 _NAME = re.compile(
-    r"(^|_)TOKEN(_|$)|(^|_)(AUTH|KEY|PAT|PG_?PASS|PASS|PW)$|_PWD$|PASSW(OR)?D|PASSPHRASE|SECRET|CREDENTIAL|"
-    r"(API|ACCESS|PRIVATE)_?KEY",
+    r"(^|_)TOKEN(_|$)|(^|_)(AUTH|KEY|PAT|PG_?PASS|PASS|PW|JWT|PEM|DSN|COOKIE|CREDS?|SA_JSON)$|_PWD$|PASSW(OR)?D|PASSPHRASE|"
+    r"SECRET|CREDENTIAL|WEBHOOK|(API|ACCESS|PRIVATE)_?KEY",
     re.IGNORECASE,
 )
 """Names of variables and keywords whose values are secret."""
 _SERVICE = re.compile(r"^(MLFLOW_TRACKING|AWS|AZURE|GOOGLE|DATABRICKS)_|^SSH_AUTH_SOCK$", re.IGNORECASE)
 """Variables that let a process in somewhere, though not all of them are secret."""
+_PLAIN = re.compile(
+    r"(PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG|LANGUAGE|TMPDIR|TEMP|TMP|HOSTNAME|COLUMNS|LINES|NO_COLOR|CC|CXX|VIRTUAL_ENV|"
+    r"PYTORCH_NVML_BASED_CUDA_CHECK|CUBLAS_WORKSPACE_CONFIG)$|"
+    r"(LC|XDG|LD|PYTHON|CONDA|CUDA|NVIDIA|NCCL|CUDNN|TENSORRT|OMP|KMP|OPENVINO|OV|ORT|TVM|TORCH|TORCHINDUCTOR|TRITON|NGRAPH|COV)_|PYTHON"
+)
+"""Variables of systems, interpreters and runtimes."""
 _FORM = re.compile(
     r"(?:\bAKIA|\bASIA)[A-Z0-9]{16}\b|\b(?:gh[opsur]_|github_pat_|glpat-|hf_|xox[abprs]-|sk-)[\w-]{16,}|"
     r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,20}PRIVATE KEY-----|\Z)",
@@ -72,6 +78,11 @@ def opens(name: str, value: str) -> bool:
 def clean_environment() -> dict[str, str]:
     """The environment of this process without credentials, for a child that needs none."""
     return {name: value for name, value in os.environ.items() if not opens(name, value)}
+
+
+def plain_environment() -> dict[str, str]:
+    """Of the clean environment what systems, interpreters and runtimes read: all that an engine needs."""
+    return {name: value for name, value in clean_environment().items() if _PLAIN.match(name) or name in _named}
 
 
 def hidden(text: str, *words: str) -> str:

@@ -24,6 +24,12 @@ BY_NAME = (
         "DEPLOY_KEY",
         "GH_PAT",
         "NETRC_AUTH",
+        "SLACK_WEBHOOK_URL",
+        "SENTRY_DSN",
+        "CI_JOB_JWT",
+        "PRIVATE_PEM",
+        "GCP_SA_JSON",
+        "TWINE_CREDS",
         "vault_secret",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.processes import environment
 from mlflow_ngraph.processes.child import Child, ChildFailure
@@ -24,7 +25,8 @@ class LoadCheck:
     """
 
     def __init__(self, spec: EngineSpec) -> None:
-        env = environment.of_threads(spec.target.threads)
+        live = compatibility.compiler_of(spec).needs_module
+        env = environment.of_threads(spec.target.threads, plain=not live)
         self._child = Child("mlflow_ngraph.engines.load_check_child", env)
         self._child.begin("import", PROBE_SECONDS, spec=spec.model_dump_json())
 

@@ -39,7 +39,12 @@ def recorded_variables() -> dict[str, str]:
 
 
 def of_threads(
-    threads: int | None, scratch: Path | None = None, *, patient: bool = False, logins: bool = False
+    threads: int | None,
+    scratch: Path | None = None,
+    *,
+    patient: bool = False,
+    logins: bool = False,
+    plain: bool = False,
 ) -> dict[str, str]:
     """Environment of a child: the parent's without thread and runtime settings, plus ours.
 
@@ -54,8 +59,11 @@ def of_threads(
         Waiting OpenMP threads sleep instead of spinning: slightly slower alone, much faster beside other processes. For untimed work.
     logins : bool
         Keep credentials and the address of the tracking server, to fetch models.
+    plain : bool
+        Keep what systems, interpreters and runtimes read, and nothing else: the child runs an engine, and no workload.
     """
-    given = os.environ if logins else credentials.clean_environment()
+    clean = credentials.plain_environment if plain else credentials.clean_environment
+    given = os.environ if logins else clean()
     env = {key: value for key, value in given.items() if key in _KEPT or not key.startswith(STRAY_PREFIXES)}
     if threads is not None:
         env.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))

@@ -43,6 +43,17 @@ def test_what_makes_one_runtime_slower_is_gone(name, tmp_path, monkeypatch):
     assert environment.of_threads(2, tmp_path) == clean
 
 
+def test_an_engine_sees_what_runtimes_read_and_nothing_else(monkeypatch, cleared):
+    kept = {"CUDA_VISIBLE_DEVICES": "0", "LC_ALL": "C", "PATH": "/bin", "PYTHONPATH": "/p", "XDG_CACHE_HOME": "/c"}
+    dropped = {"INTERNAL_HOST": "db.lab", "SENTRY_RELEASE": "1", "PATHS": "x", "BUILD_JSON": "{}"}
+    for name, value in {**kept, **dropped}.items():
+        monkeypatch.setenv(name, value)
+    found = environment.of_threads(1, plain=True)
+    assert kept.items() <= found.items()
+    assert not dropped.keys() & found.keys()
+    assert dropped.keys() <= environment.of_threads(1).keys()
+
+
 @pytest.mark.parametrize("name", ["TORCH_HOME", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "HOME"])
 def test_what_says_where_things_are_stays_and_is_not_told(name, tmp_path, monkeypatch, cleared):
     monkeypatch.setenv(name, "/somewhere")
