@@ -16,6 +16,7 @@ from mlflow_ngraph import credentials
 from mlflow_ngraph.cli import streams
 from mlflow_ngraph.cli.lazy import LazyGroup, Verbs
 from mlflow_ngraph.errors import NGraphError
+from mlflow_ngraph.processes import interruption
 from mlflow_ngraph.text import harmless
 from mlflow_ngraph.version import __version__
 
@@ -108,7 +109,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     closed = streams.prepare()
     try:
-        code = cli.main(given, prog_name="mlflow-ngraph", standalone_mode=False)
+        # What a verb has begun, it ends: children, their temporary files, a download.
+        with interruption.ending():
+            code = cli.main(given, prog_name="mlflow-ngraph", standalone_mode=False)
         sys.stdout.flush()
         if closed and not code:
             raise NGraphError("standard output is closed: nothing could be printed; everything else is done")
@@ -128,7 +131,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _told(error: BaseException, given: Sequence[str]) -> int:
     """Print an error in one line; returns the exit code."""
-    message, code = _explain(error)
+    message, code = _explain(error, measures="benchmark" in given)
     with suppress(OSError):  # there may be nobody left to tell
         if "--debug" in given[: _position_of_verb(given)]:
             trace = "".join(traceback.format_exception(error)).splitlines()
@@ -150,7 +153,7 @@ def _broken(said: str) -> str:
     return output.broken(f"error: {said}", shutil.get_terminal_size().columns, "  ").removeprefix("error: ")
 
 
-def _explain(error: BaseException) -> tuple[str, int]:
+def _explain(error: BaseException, *, measures: bool) -> tuple[str, int]:
     """Message for an error in one line, and the exit code."""
     if isinstance(error, NGraphError):
         return str(error), error.exit_code
@@ -161,7 +164,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         # click wraps an interrupt; the original one knows the signal.
         signum = getattr(error.__cause__ or error, "signum", signal.SIGINT)
-        return "interrupted; run the same study again to go on", 128 + signum
+        return "interrupted" + "; run the same study again to go on" * measures, 128 + signum
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         return f"the system refuses: {error.strerror[:1].lower()}{error.strerror[1:]}{where}{_advice(error)}", 1

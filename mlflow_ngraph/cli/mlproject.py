@@ -14,13 +14,11 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.devices.base import DeviceProfile
 from mlflow_ngraph.errors import DependencyError, NGraphError, TrackingError, UsageError
-from mlflow_ngraph.processes import parent_death
+from mlflow_ngraph.processes import interruption, parent_death
 from mlflow_ngraph.tracking.study_run import HANDED_OVER, is_handed_over
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,28 +123,17 @@ def run_ends_with_process() -> Iterator[None]:
     run_id = os.environ.get("MLFLOW_RUN_ID")
     if run_id is not None:
         os.environ[HANDED_OVER] = run_id
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        _end(run_id, "KILLED")
-        raise
-    except Exception:
-        _end(run_id, "FAILED")
-        raise
-    finally:
-        os.environ.pop(HANDED_OVER, None)
-        signal.signal(signal.SIGTERM, before)
-
-
-class _Terminated(KeyboardInterrupt):
-    signum = signal.SIGTERM
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    # Once is enough: a second signal must not break off the cleaning up.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Terminated
+    with interruption.ending():
+        try:
+            yield
+        except KeyboardInterrupt:
+            _end(run_id, "KILLED")
+            raise
+        except Exception:
+            _end(run_id, "FAILED")
+            raise
+        finally:
+            os.environ.pop(HANDED_OVER, None)
 
 
 def _end(run_id: str | None, status: str) -> None:

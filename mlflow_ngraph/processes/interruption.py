@@ -68,6 +68,27 @@ class Interruption:
             raise Interrupted(self._signum)
 
 
+@contextmanager
+def ending() -> Iterator[None]:
+    """Raise `Interrupted` on SIGTERM and SIGHUP within the block, once, except those that the parent process ignores."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)  # another one must not break off the cleaning up
+        raise Interrupted(signum)
+
+    main = threading.current_thread() is threading.main_thread()
+    found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP) if main}
+    before = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class _Blocks:
     """State of this process: Python delivers signals to its main thread."""
 

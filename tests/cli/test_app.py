@@ -250,7 +250,9 @@ def test_an_interrupt_tells_its_signal(cli, monkeypatch: pytest.MonkeyPatch) -> 
     from mlflow_ngraph.processes.interruption import Interrupted
 
     failing(monkeypatch, KeyboardInterrupt())
-    assert cli("study", "list")[0] == 130
+    code, _, said = cli("study", "list")
+    assert (code, said.strip()) == (130, "error: interrupted")
+    assert "run the same study again" in app._explain(KeyboardInterrupt(), measures=True)[0]
     failing(monkeypatch, Interrupted(signal.SIGTERM))
     assert cli("study", "list")[0] == 143
 

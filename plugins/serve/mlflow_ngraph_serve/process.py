@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.processes import python_command
+from mlflow_ngraph.processes.interruption import SIGNALS
 
 if TYPE_CHECKING:
     from mlflow_ngraph.engines.package import Package
@@ -79,6 +80,8 @@ def become(package: Package, name: str, settings: Settings) -> NoReturn:
     command, env = command_of(package, name, settings)
     sys.stdout.flush()
     sys.stderr.flush()
+    # One that comes while the new process imports waits until somebody heeds it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     os.execve(sys.executable, command, env)  # noqa: S606 - never with a shell
 
 
@@ -90,12 +93,14 @@ def command_of(package: Package, name: str, settings: Settings) -> tuple[list[st
 
 def ordered(package: Package, name: str, settings: Settings) -> tuple[Order, dict[str, str]]:
     """Order and environment of a process that serves a package."""
+    from mlflow_ngraph.engines import compatibility
     from mlflow_ngraph.processes.environment import of_threads
 
     _sweep()
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     order = Order(package.directory.absolute(), package.digest, name, settings, scratch)
-    return order, of_threads(package.manifest.spec.target.threads, scratch)
+    spec = package.manifest.spec
+    return order, of_threads(spec.target.threads, scratch, plain=not compatibility.compiler_of(spec).needs_module)
 
 
 def _sweep() -> None:
@@ -133,6 +138,7 @@ def serve(order: Order, server_of: Callable[[Order], Server]) -> int:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         # A terminal that closes ends the server as any other end does.
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         server = server_of(order)
         done = bool(ended) or server.run()
@@ -184,5 +190,6 @@ def _listening_server(order: Order) -> Server:
 
 
 def tell(line: str) -> None:
-    """Print a line on standard error."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
+    """Print a line on standard error, if somebody reads it: a pipe into ``head`` ends before the server."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -60,6 +63,37 @@ def test_what_a_killed_server_has_left_is_removed_by_the_next(
         process.ordered(read_manifest(logged.packages["openvino"]), "x", Settings())
     assert [folder.exists() for folder in (left, serves, starts, elsewhere)] == [False, True, True, True]
     assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("sent", ["while it checks", "when it has become the server"])
+def test_a_signal_that_comes_early_leaves_nothing(logged: Logged, tmp_path: Path, sent: str) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "mlflow_ngraph",
+        "engine",
+        "serve",
+        str(logged.packages["onnxruntime"]),
+        "--port",
+        "0",
+    ]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    server = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)
+    checks = sent == "while it checks"
+
+    def reached() -> bool:
+        if checks:
+            return any(tmp_path.iterdir())  # of the process that tries the engine
+        return process.__name__ in Path(f"/proc/{server.pid}/cmdline").read_text()
+
+    while not reached():
+        assert server.poll() is None
+        time.sleep(0.001)
+    server.send_signal(signal.SIGTERM)
+    _, said = server.communicate(timeout=60)
+    assert (server.returncode, said.split()[-1]) == ((143, "interrupted") if checks else (0, "ended"))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("processes")

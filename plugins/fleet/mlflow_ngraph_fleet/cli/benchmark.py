@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.errors import FleetError, UsageError
-from mlflow_ngraph.processes.interruption import Interrupted
+from mlflow_ngraph.processes.interruption import ending
 from mlflow_ngraph.tables.sheet import Sheet, prose
 from mlflow_ngraph_fleet import connection as engines
 from mlflow_ngraph_fleet import description, fleet_plan, fleet_study
@@ -88,7 +84,7 @@ def measure(
     int
         The exit code.
     """
-    with _terminations(), engines.connect(fleet, insecure=insecure) as engine:
+    with ending(), engines.connect(fleet, insecure=insecure) as engine:
         # After the engine has answered: no run is made for a study that cannot begin.
         place, run = fleet_plan.plan(
             fleet, study, devices, resume=resume, tracking_uri=tracking_uri, experiment=experiment
@@ -114,7 +110,7 @@ def come_back(name: str | None, *, insecure: bool, as_json: bool) -> int:
     place = fleet_plan.find(name)
     kept = fleet_plan.read(place)
     run = FleetRun.known(kept["run_id"], kept["tracking_uri"])
-    with _terminations(), engines.connect(fleet_plan.fleet_of(place), insecure=insecure) as engine:
+    with ending(), engines.connect(fleet_plan.fleet_of(place), insecure=insecure) as engine:
         return _followed(engine, place, run, list(kept["devices"]), detach=False, as_json=as_json)
 
 
@@ -206,21 +202,3 @@ def _show(name: str, run: FleetRun, outcomes: Sequence[DeviceOutcome], pivot: Pi
 
 def _meaning(outcome: DeviceOutcome) -> str:
     return outcome.reason or _MEANING.get(outcome.code, f"failed with exit code {outcome.code}")
-
-
-@contextmanager
-def _terminations() -> Iterator[None]:
-    """Turn SIGTERM into an interrupt."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals go to the main thread, and are somebody else's
-        return
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        raise Interrupted(signum)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -95,11 +92,8 @@ def follow(
         other_interface=other_interface,
         **(_serving(name, model, _seconds("--watch-for", watch_for), options) if serve else {}),
     )
-    with _terminations():
-        try:
-            follow_alias(wanted, click.echo)
-        except KeyboardInterrupt:
-            return 0
+    with suppress(KeyboardInterrupt):
+        follow_alias(wanted, click.echo)
     return 0
 
 
@@ -140,23 +134,3 @@ def _seconds(option: str, text: str) -> float:
         return duration_s(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
-
-
-@contextmanager
-def _terminations() -> Iterator[None]:
-    """SIGTERM and SIGHUP end it as Ctrl-C does, but for what whoever started us has ignored."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for other in before:
-            signal.signal(other, signal.SIG_IGN)  # once is enough
-        raise KeyboardInterrupt
-
-    found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
