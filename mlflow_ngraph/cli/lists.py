@@ -1,15 +1,29 @@
-"""Parsers of option values: lists, whole numbers, quantities with units."""
+"""Parsers of option values: lists, numbers, quantities with units."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
 
 from mlflow_ngraph.errors import StudyError, UsageError
 
 SECONDS = {"": 86400.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 """Seconds of the units of an age; days without one."""
 BYTES = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+
+
+class FiniteRange(click.FloatRange):
+    """A range without NaN, which no bound excludes, and without infinities."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"expected a finite number, found {value}", param, ctx)
+        return number
 
 
 def items(text: Sequence[str] | str | None) -> list[str]:

@@ -13,7 +13,7 @@ from mlflow_ngraph import objectives
 from mlflow_ngraph.cli import costs, output, writing
 from mlflow_ngraph.cli.filters import Asked, bound_options, filter_options
 from mlflow_ngraph.cli.kept import KeptCommand
-from mlflow_ngraph.cli.lists import items
+from mlflow_ngraph.cli.lists import FiniteRange, items
 from mlflow_ngraph.errors import NO_GOOD_ANSWER, TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, metric_title
 from mlflow_ngraph.objectives import BOUNDS, Limit
@@ -45,7 +45,7 @@ _CONTRADICTED = "costs follow from shared rounds, which differ so much that they
 @filter_options
 @click.option("--objective", metavar="NAME", default="throughput", show_default=True,
               help="throughput, latency, latency-at-rate, cpu, memory, energy, size, or any metric.")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N",
+@click.option("--rate", type=FiniteRange(min=0, min_open=True), metavar="N",
               help="Samples per second that arrive, for latency-at-rate.")  # fmt: skip
 @bound_options(*BOUNDS)
 @click.option("--max", "most", multiple=True, metavar="METRIC=N,...", help="Any metric at most.")

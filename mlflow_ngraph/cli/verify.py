@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mlflow_ngraph.cli import output
+from mlflow_ngraph.cli.lists import FiniteRange
 from mlflow_ngraph.cli.trust_options import run_option, trust_option
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.verdicts import Verdict
@@ -29,7 +30,7 @@ _STYLES = {"ok": "green", "problem": "red", "skipped": "yellow"}
 @click.command()
 @click.argument("engine", metavar="PATH|URI")
 @click.option("--measure", is_flag=True, help="Also time the engine, and compare with what was recorded.")
-@click.option("--seconds", type=click.FloatRange(0.1, 600), default=5.0, show_default=True, help="How long to time.")
+@click.option("--seconds", type=FiniteRange(0.1, 600), default=5.0, show_default=True, help="How long to time.")
 @click.option("--tracking-uri", metavar="URI", help="Where models: are; by default what MLflow is configured to use.")
 @trust_option
 @run_option

@@ -232,6 +232,9 @@ class Compiler(ABC, Generic[F]):
     widest_integer: ClassVar[str | None] = None
     """Type to which the runtime cuts integers of inputs without a word; None where it takes all of their own type."""
 
+    unchecked_requirements: ClassVar[tuple[str, ...]] = ()
+    """Names in `Build.requires` that `requires` does not give, since only the runtime can check them."""
+
     def __init__(self, flags: F) -> None:
         self.flags = flags
 

@@ -78,7 +78,9 @@ def incompatibility(manifest: Manifest) -> str:
     here = compiler.requires(spec.target)
     if "isa" in spec.requires:
         here.setdefault("isa", isa())
-    return "; ".join(_differences(spec.requires, here))
+    known = {*here, *compiler.unchecked_requirements}
+    unknown = [f"it needs {name} {value}, unknown here" for name, value in spec.requires.items() if name not in known]
+    return "; ".join([*_differences(spec.requires, here), *unknown])
 
 
 def program(compiler: str) -> str:

@@ -82,6 +82,7 @@ class OpenVINO(Compiler[OpenVINOFlags]):
     blocked_modules: ClassVar[tuple[str, ...]] = (TELEMETRY,)
     reuses_threads: ClassVar[bool] = True
     widest_integer: ClassVar[str | None] = "int32"
+    unchecked_requirements: ClassVar[tuple[str, ...]] = ("runtime_requirements",)
 
     @classmethod
     def availability(cls) -> Availability:
