@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from mlflow_ngraph_serve.batching import BatchAnswer
-    from mlflow_ngraph_serve.connection import Connection, Crowd
+    from mlflow_ngraph_serve.connection import Connection
+    from mlflow_ngraph_serve.crowd import Crowd
     from mlflow_ngraph_serve.protocol import InferenceRequest
     from mlflow_ngraph_serve.service import Service
 
@@ -51,6 +52,8 @@ _SENT = frozenset({"application/json", "application/octet-stream"})
 """Types that a page of another origin cannot send without asking first."""
 _LOCAL = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])?(:[0-9]*)?")
 """Names of this machine in the header Host. Only names can be led here by a page, not addresses."""
+_ABSOLUTE = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE)
+"""A target with the host, which every server has to take."""
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +95,15 @@ class Application:
         def post(path: str, endpoint: Endpoint) -> Route:
             return Route(path, _Address(self, ("POST",), endpoint))
 
-        return Router(
+        async def other(scope: Scope, receive: Receive, send: Send) -> None:
+            if absolute := _ABSOLUTE.fullmatch(scope["path"]):
+                headers = [header for header in scope["headers"] if header[0] != b"host"]
+                headers.append((b"host", absolute[1].encode()))
+                await router({**scope, "path": absolute[2] or "/", "headers": headers}, receive, send)
+            else:
+                await _Address(self, (), self._nothing)(scope, receive, send)
+
+        router = Router(
             [
                 post("/v2/models/{name}/infer", self._infer),
                 post("/v2/models/{name}/versions/{version}/infer", self._infer),
@@ -110,9 +121,10 @@ class Application:
                 get("/metrics", self._metrics),
             ],
             redirect_slashes=False,
-            default=_Address(self, (), self._nothing),
+            default=other,
             lifespan=lifespan,
         )
+        return router
 
     async def answer(self, request: Request, methods: Sequence[str], endpoint: Endpoint) -> Response:
         """Answer a request whatever happens: refusals and failures are answers, too."""
@@ -125,7 +137,7 @@ class Application:
             return await endpoint(request)
         except Refusal as error:
             self.service.metrics.refused(error.reason)
-            if error.reason == "queue_full":
+            if error.reason in ("queue_full", "latency"):
                 await self.service.pace.refuse()
             return refusal(error)
         except Exception:  # noqa: BLE001 - a client gets an answer whatever happens
@@ -268,7 +280,7 @@ class Application:
     def _in_time(kept: bool) -> None:
         """Refuse a request for which the promised latency is not kept."""
         if not kept:
-            raise Refusal(503, "queue_full", "it cannot be answered within the latency bound", retry_after_s=1)
+            raise Refusal(503, "latency", "it cannot be answered within the latency bound", retry_after_s=1)
 
     def _take_place(self, size: int, came: float) -> None:
         """Refuse a question that has come whole where there is no place for it."""

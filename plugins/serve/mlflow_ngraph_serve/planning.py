@@ -108,8 +108,15 @@ def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1, outside_
         raise UsageError(
             f"a request may take twice the {1000 * speed.p99_s:.4g} ms of batch size {size} and {1000 * outside_s:.4g} ms "
             f"outside the engine, and {RESERVE:.0%} of the bound are for the rest: --max-p99-ms must be at least "
-            f"{math.ceil(1000 * (2 * speed.p99_s + outside_s) / (1 - RESERVE))}"
+            f"{ceiling(1000 * (2 * speed.p99_s + outside_s) / (1 - RESERVE))}"
         )
+    if wishes.timeout_s < speed.p99_s + outside_s:
+        raise UsageError(
+            f"a batch of {size} takes {1000 * speed.p99_s:.4g} ms, and a request {1000 * outside_s:.4g} ms outside the engine: "
+            f"--timeout-s must be at least {ceiling(speed.p99_s + outside_s)}"
+        )
+    if wishes.max_queue is not None and wishes.max_queue < max_batch:
+        raise UsageError(f"batches have {max_batch} samples: --max-queue must be at least that, or --max-batch less")
     delay = min(_worthwhile(speeds, size), spare)
     if delay < LEAST_DELAY_S:
         delay = 0.0
@@ -122,7 +129,13 @@ def plan(speeds: Mapping[int, Speed], wishes: Wishes, workers: int = 1, outside_
     batch_s = speed.p99_s + max_batch * workers * outside_s
     queue = wishes.max_queue or _depth(room, wishes.timeout_s, batch_s) * max_batch * workers
     expected_s = delay + 2 * speed.p99_s + outside_s
-    return BatchPlan(max_batch, delay, max(queue, max_batch), dict(speeds), expected_s, within)
+    return BatchPlan(max_batch, delay, queue, dict(speeds), expected_s, within)
+
+
+def ceiling(value: float) -> str:
+    """The number with two digits that is next above."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / unit) * unit:.6g}"
 
 
 def _best(speeds: Mapping[int, Speed], room: float) -> int:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data",)
+_ELSEWHERE = ("shared_memory_", "classification", "sequence_")
+"""Beginnings of parameters of other extensions that would change the answer. Others may be ignored, as the protocol says."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,8 @@ def _parameters(content: Mapping[str, Any], what: str) -> dict[str, Any]:
     parameters = content.get("parameters", {})
     if not isinstance(parameters, dict):
         raise malformed(f"parameters of {what} must be an object")
+    if other := next((name for name in parameters if name.startswith(_ELSEWHERE)), ""):
+        raise malformed(f"the parameter {shortened(other)} of {what} is not served here")
     return parameters
 
 

@@ -13,6 +13,7 @@ Reason = Literal[
     "too_large",
     "slow",
     "queue_full",
+    "latency",
     "crowded",
     "unread",
     "gone",

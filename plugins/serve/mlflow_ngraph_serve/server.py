@@ -67,7 +67,7 @@ class Server:
         self._web.should_exit = True
 
     def _web_server(self, *, local: bool) -> WebServer:
-        from mlflow_ngraph_serve.connection import Crowd
+        from mlflow_ngraph_serve.crowd import Crowd
         from mlflow_ngraph_serve.web_server import WebServer
 
         service = self._service

@@ -16,7 +16,7 @@ from mlflow_ngraph_serve import speeds
 from mlflow_ngraph_serve.batching import Batcher
 from mlflow_ngraph_serve.metrics import Metrics
 from mlflow_ngraph_serve.pace import Pace
-from mlflow_ngraph_serve.planning import Wishes, plan
+from mlflow_ngraph_serve.planning import Wishes, ceiling, plan
 from mlflow_ngraph_serve.protocol import Interface
 
 if TYPE_CHECKING:
@@ -83,6 +83,12 @@ class Service:
         self._inputs = spec.inputs
         widest = compatibility.compiler_of(spec).widest_integer
         self.interface = Interface(name, package.digest[:_VERSION_DIGITS], self._inputs, spec.outputs, widest)
+        head, size = self.interface.zeros()
+        if self.max_body_bytes < len(head) + size:
+            raise UsageError(
+                f"a request with one sample has {len(head) + size} bytes: --max-body-mb must be at least "
+                f"{ceiling((len(head) + size) / 1e6)}"
+            )
         self.metrics = Metrics(spec.batch_sizes)
         self.metrics.describe(package, name, self._waiting, lambda: self.ready)
         self._wishes = wishes

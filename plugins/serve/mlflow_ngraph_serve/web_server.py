@@ -10,7 +10,8 @@ from typing import Any
 
 import uvicorn
 
-from mlflow_ngraph_serve.connection import MOST, Connection, Crowd
+from mlflow_ngraph_serve.connection import Connection
+from mlflow_ngraph_serve.crowd import MOST, Crowd
 from mlflow_ngraph_serve.listening import refuse_newcomers
 
 NEWCOMERS, PAUSE_S = 4, 0.001

@@ -19,7 +19,7 @@ import pytest
 import requests
 
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
-from mlflow_ngraph_serve import connection
+from mlflow_ngraph_serve import connection, crowd
 from mlflow_ngraph_serve.batching import BatchAnswer
 from mlflow_ngraph_serve.client import encode
 from mlflow_ngraph_serve.listening import address, listen
@@ -184,31 +184,31 @@ class Lined:
 
 
 def test_new_and_pipelining_clients_take_turns_and_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TURN_S", 60)
+    monkeypatch.setattr(crowd, "TURN_S", 60)
     gone_on: list[str] = []
 
     async def line_up() -> None:
-        crowd: Any = connection.Crowd(1.0, 1, lambda _: None)
-        assert crowd.takes_turn(Lined("alone", gone_on))
+        shared: Any = crowd.Crowd(1.0, 1, lambda _: None)
+        assert shared.takes_turn(Lined("alone", gone_on))
         later = [Lined("pipelining", gone_on, pipelines=True), Lined("new", gone_on), Lined("lost", gone_on)]
-        assert not any(map(crowd.takes_turn, later))
-        crowd.lost(later[-1])
+        assert not any(map(shared.takes_turn, later))
+        shared.lost(later[-1])
         for expected in (["new"], ["new", "pipelining"]):
             await asyncio.sleep(0)
             assert gone_on == expected
         await asyncio.sleep(0)
         prompt = Lined("prompt", gone_on)
-        crowd.under_way.add(prompt)
-        assert not crowd.takes_turn(Lined("waits", gone_on))
+        shared.under_way.add(prompt)
+        assert not shared.takes_turn(Lined("waits", gone_on))
         await asyncio.sleep(0.05)
         assert "waits" not in gone_on
-        crowd.answered(prompt)
+        shared.answered(prompt)
         await asyncio.sleep(0)
         assert gone_on[-1] == "waits"
         await asyncio.sleep(0)
-        crowd.under_way.add(prompt)
-        monkeypatch.setattr(connection, "TURN_S", 0)
-        assert crowd.takes_turn(Lined("has waited", gone_on))
+        shared.under_way.add(prompt)
+        monkeypatch.setattr(crowd, "TURN_S", 0)
+        assert shared.takes_turn(Lined("has waited", gone_on))
 
     asyncio.run(line_up())
 
@@ -257,7 +257,7 @@ def test_half_sent_bodies_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_oldest_half_sent_body_goes_when_there_are_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "ROOM", 100_000)
+    monkeypatch.setattr(crowd, "ROOM", 100_000)
     monkeypatch.setattr(Echo, "max_body_bytes", 10_000)
     body = half_a_body(9_800)
     with Echoing() as echo:
@@ -274,7 +274,7 @@ def test_the_oldest_half_sent_body_goes_when_there_are_too_many_bytes(monkeypatc
 
 
 def test_beyond_the_limit_the_connection_goes_on_which_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST", 2)
+    monkeypatch.setattr(crowd, "MOST", 2)
     with Echoing() as echo:
         echo.service.go.clear()
         with echo.sent(question()) as busy:
@@ -290,7 +290,7 @@ def test_beyond_the_limit_the_connection_goes_on_which_nothing_moves(monkeypatch
 
 
 def test_health_and_metrics_answer_where_all_connections_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST", 2)
+    monkeypatch.setattr(crowd, "MOST", 2)
     with Echoing() as echo:
         echo.service.go.clear()
         with echo.sent(question()) as first, echo.sent(question()) as second:
@@ -300,7 +300,7 @@ def test_health_and_metrics_answer_where_all_connections_are_busy(monkeypatch: p
             refused = echo.ask()
             assert (refused.status_code, refused.json()["error"]) == (503, "too many connections")
             until(lambda: len(echo.connections) == 2)
-            monkeypatch.setattr(connection, "SPARE", 0)
+            monkeypatch.setattr(crowd, "SPARE", 0)
             refused = requests.get(f"{echo.url}/v2/health/live", timeout=10)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             echo.service.go.set()
@@ -328,6 +328,25 @@ def test_a_client_that_resets_while_it_is_answered_is_no_fault_of_the_server() -
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         until(lambda: echo.ask().status_code == 200)
         assert echo.failures("internal") == 0
+
+
+def test_habits_of_old_clients_and_proxies_are_answered(capfd: pytest.CaptureFixture[str]) -> None:
+    """Empty lines before a request, the host in the target, an offer to speak another protocol."""
+    with Echoing() as echo, echo.sent(b"\r\n\r\n") as client:
+
+        def ask(head: str) -> bytes:
+            client.sendall(head.encode() + b"\r\n\r\n")
+            answer = client.recv(1 << 16)
+            return answer if b"\r\n\r\n{" in answer else answer + client.recv(1 << 16)
+
+        assert b" 200 " in ask("\r\nGET /v2 HTTP/1.1\r\nHost: localhost")
+        client.sendall(b"\r\n")
+        assert b'"name": "echo"' in ask(f"GET {echo.url}/v2/models/echo HTTP/1.1\r\nHost: localhost")
+        assert b" 200 " in ask("GET http://localhost HTTP/1.1\r\nHost: localhost")
+        upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13"
+        assert b" 200 " in ask(f"GET /v2 HTTP/1.1\r\nHost: localhost\r\n{upgrade}")
+        assert b" 421 " in ask("GET http://evil.example/v2 HTTP/1.1\r\nHost: localhost")
+    assert "uvicorn" not in capfd.readouterr().err
 
 
 def test_headers_that_do_not_come_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -322,7 +322,7 @@ def test_what_could_not_be_answered_within_the_bound_is_refused(
         refused = post(running, sample(0))
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert "within the latency bound" in refused.json()["error"]
-        assert running.counter("ngraph_failures_total", reason="queue_full") == 1
+        assert running.counter("ngraph_failures_total", reason="latency") == 1
 
 
 def test_a_request_that_takes_too_long_makes_room_for_others(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,16 +51,17 @@ def test_what_requests_cost_outside_the_engine_is_part_of_the_bound() -> None:
     assert found.expected_p99_s == pytest.approx(alone.expected_p99_s + 0.0005)
     assert found.room_s == pytest.approx(0.016)
     assert plan(tiny, Wishes()).room_s == math.inf
-    with pytest.raises(UsageError, match=r"and 5 ms outside the engine, .* --max-p99-ms must be at least 7"):
+    with pytest.raises(UsageError, match=r"and 5 ms outside the engine, .* --max-p99-ms must be at least 6\.4"):
         plan(tiny, Wishes(max_p99_ms=5), outside_s=0.005)
 
 
 def test_what_is_asked_for_is_taken_or_refused() -> None:
     found = plan(STEEP, Wishes(max_batch=4, max_delay_ms=3, max_queue=50))
     assert (found.max_batch, found.max_delay_s, found.max_queue) == (4, 0.003, 50)
-    assert plan(STEEP, Wishes(max_batch=8, max_queue=2)).max_queue == 8
     for wishes, said in (
         (Wishes(max_batch=64), "largest batch size is 32"),
+        (Wishes(max_batch=8, max_queue=2), "batches have 8 samples: --max-queue must be at least that"),
+        (Wishes(timeout_s=1e-6), "--timeout-s must be at least 0.04"),
         (Wishes(max_batch=32, max_p99_ms=50), "batch size 32"),
         (Wishes(max_batch=8, max_p99_ms=60, max_delay_ms=50), "leaves 4 ms for --max-delay-ms, not 50"),
     ):
