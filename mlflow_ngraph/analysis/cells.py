@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlflow_ngraph.errors import UsageError, few
 from mlflow_ngraph.workloads.naming import base_label
@@ -203,6 +203,11 @@ def of_results(frame: pd.DataFrame) -> Iterator[list[Cell]]:
     )
     optional = ("precision_in_force", "model_id")
     newest = frame.groupby("study_id")["started_at"].max().sort_values(ascending=False, kind="stable")
+    by_study: dict[Any, list[Any]] = {}
+    # To look for the rows of each study in the whole table would take the square of its length.
+    wanted = frame[["cell", "batch", *names, *optional]].fillna(dict.fromkeys(optional, ""))
+    for row in wanted.to_dict("records"):
+        by_study.setdefault(row["study_id"], []).append(row)
     for study_id in newest.index:
         yield [
             Cell(
@@ -211,5 +216,5 @@ def of_results(frame: pd.DataFrame) -> Iterator[list[Cell]]:
                 **{name: row[name] for name in names},
                 **{name: row[name] for name in optional},
             )
-            for row in frame[frame["study_id"] == study_id].fillna(dict.fromkeys(optional, "")).to_dict("records")
+            for row in by_study[study_id]
         ]

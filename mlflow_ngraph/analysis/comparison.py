@@ -29,6 +29,8 @@ _RETRYABLE = frozenset(str(verdict) for verdict in Verdict if verdict.retryable)
 """Verdicts of cells that could be ``ok`` next time. All others blame the model or the compiler."""
 _KEPT = 100_000
 """Most ratios that are kept: the questions about one leader ask for the same several times."""
+_AT_ONCE = 10_000
+"""Ratios in one question from which on they are not kept, which would take longer than comparing."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,10 @@ class Comparison(RoundPairs):
         A cell's ratio to itself is 1. A ratio to zero, as of page faults, is NaN, and so is a ratio of speed-ups over
         different baselines.
         """
-        asked = list(zip(np.asarray(tops, int).tolist(), np.asarray(bottoms, int).tolist(), strict=True))
+        top, bottom = np.asarray(tops, int), np.asarray(bottoms, int)
+        if len(top) > _AT_ONCE:
+            return self._compared(top, bottom)
+        asked = list(zip(top.tolist(), bottom.tolist(), strict=True))
         if len(self._ratios) > _KEPT:
             self._ratios.clear()
         if new := list(dict.fromkeys(pair for pair in asked if pair not in self._ratios)):

@@ -103,12 +103,12 @@ class Server:
 
     def results_without_mlflow(self, run: ListedRun) -> bytes | None:
         """Read a results table without MLflow's client; None if that is impossible."""
-        if run.digest:
-            for read in (_local, self._proxied):
-                content = read(run.artifact_uri)
-                if content is not None:
-                    return content
-        return None
+        return self.file_without_mlflow(run, Artifact.RESULTS) if run.digest else None
+
+    def file_without_mlflow(self, run: ListedRun, name: str) -> bytes | None:
+        """Read a file of a run without MLflow's client; None if that is impossible, or it has none."""
+        content = _local(run.artifact_uri, name)
+        return self._proxied(run.artifact_uri, name) if content is None else content
 
     def results(self, run: ListedRun) -> bytes | None:
         """Read a results table; None before the study has written one.
@@ -210,8 +210,8 @@ class Server:
             if not token:
                 return entries
 
-    def _proxied(self, artifact_uri: str) -> bytes | None:
-        address = plain_http.artifact_address(self.uri, f"{artifact_uri}/{Artifact.RESULTS}")
+    def _proxied(self, artifact_uri: str, name: str) -> bytes | None:
+        address = plain_http.artifact_address(self.uri, f"{artifact_uri}/{name}")
         if address is None:
             return None
         from requests import RequestException
@@ -305,12 +305,12 @@ def study_run(client: MlflowClient, run_id: str) -> Run:
     return connection.kept_run(client, parent) if parent else run
 
 
-def _local(artifact_uri: str) -> bytes | None:
+def _local(artifact_uri: str, name: str) -> bytes | None:
     directory = artifact_stores.local_directory(artifact_uri)
     if directory is None:
         return None
     with suppress(OSError):
-        return documents.content(directory / Artifact.RESULTS, artifact_stores.MOST_OF_RUN)
+        return documents.content(directory / name, artifact_stores.MOST_OF_RUN)
     return None
 
 

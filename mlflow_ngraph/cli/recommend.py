@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMATS = ("table", "markdown", "csv", "json")
+_SHOWN = 50
+"""Tables on a terminal; more models and devices have their line."""
 _ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json"}
 _FRONT = "throughput,latency,cpu,memory"
 _ALTERNATIVES = 3
@@ -111,7 +113,8 @@ def recommend(
     elif form == "json":
         writing.write(output.json_text({**about, "choices": json_records(table)}), target)
     else:
-        writing.give(form, target, *_parts(table, about, alternatives))
+        shown = None if target or form != "table" else _SHOWN
+        writing.give(form, target, *_parts(table, about, alternatives, shown))
     return NO_GOOD_ANSWER if about["undecided"] or table.empty else 0
 
 
@@ -144,15 +147,15 @@ def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequenc
     return limits
 
 
-def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int) -> Iterator[Part]:
-    """The answers, and for each workload and device the best, its ties, some alternatives, and the front."""
+def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int, most: int | None) -> Iterator[Part]:
+    """The answers, and for each workload and device the best, its ties, some alternatives, and the front; ``most`` of them."""
     for answer in about["answers"]:
         yield Cell(answer["said"], tone="heading" if answer["decided"] else "warning")
     columns = _columns(about)
     pairs: dict[tuple[Any, Any], list[dict[Any, Any]]] = {}
     for row in table.to_dict("records"):
         pairs.setdefault((row["workload"], row["device"]), []).append(row)
-    for inside in pairs.values():
+    for inside in list(pairs.values())[:most]:
         chosen = [row for row in inside if row["rank"] <= 1 + alternatives or row["on_front"] or row["tied"]]
         rows = sorted(chosen, key=itemgetter("rank"))
         yield Sheet(f"{rows[0]['label']} on {rows[0]['device']}", columns, [_row(row, about) for row in rows])
@@ -161,6 +164,11 @@ def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int) -> Ite
         if any(_apart(row, rows[0], about) for row in rows[1:]):
             yield Cell(_CONTRADICTED, tone="faint")
         yield from (Cell(str(row["pull"]), tone="command") for row in inside if row["best"] and row["pull"])
+    if most is not None and len(pairs) > most:
+        yield Cell(
+            f"{counted(len(pairs) - most, 'table')} more: choose with --workloads, or write all with --output FILE",
+            tone="faint",
+        )
     yield from faint(_notes(table, about))
 
 

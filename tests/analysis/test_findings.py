@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections import Counter
 from typing import Any
@@ -127,6 +128,18 @@ def test_models_that_change_places_when_compiled() -> None:
     assert "with openvino" in finding.text
     assert {one["batch"] for one in finding.evidence} == set(BATCHES)
     assert all(one["eager_value"] < 1 < one["compiled_value"] and one["p"] < 0.05 for one in finding.evidence)
+
+
+def test_the_order_of_many_models_is_not_looked_at_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = world(study_id=["one"], device=["xeon"]).draw(0)
+    before = survey(frame)
+    assert not before.crowded
+    for module in ("base", "survey"):
+        monkeypatch.setattr(sys.modules[f"mlflow_ngraph.analysis.findings.{module}"], "MOST_ALIKE", len(MODELS) - 1)
+    after = survey(frame)
+    assert after.crowded
+    assert after.tested.endswith("(not the order of over 3 models in equal conditions)")
+    assert after.hypotheses < before.hypotheses
 
 
 @pytest.mark.parametrize("axes", [{"device": ["xeon"]}, {}])

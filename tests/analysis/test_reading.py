@@ -93,7 +93,7 @@ def test_every_way_of_asking_finds_the_same(recorded: str, monkeypatch: pytest.M
 
 def test_tables_on_this_machine_are_those_that_the_client_brings(seeded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_results(seeded, cache=False)
-    monkeypatch.setattr(listing, "_local", lambda uri: None)
+    monkeypatch.setattr(listing, "_local", lambda uri, name: None)
     pd.testing.assert_frame_equal(load_results(seeded, cache=False), first)
 
 

@@ -43,6 +43,19 @@ def test_the_best_with_its_engine(recorded: str, cli, cli_json) -> None:
     assert all(row["model_id"] in row["pull"] for row in best)
 
 
+def test_a_terminal_shows_some_tables_and_each_answer(
+    recorded: str, cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("recommend", "--tracking-uri", recorded, "--workloads", "resnet18")
+    monkeypatch.setattr(recommend, "_SHOWN", 1)
+    _, out, _ = cli(*asked)
+    assert out.count("costs [95 %]") == 1
+    assert out.count("times eager") == 2
+    assert "1 table more: choose with --workloads, or write all with --output FILE" in out
+    cli(*asked, "--output", str(tmp_path / "all.md"))
+    assert (tmp_path / "all.md").read_text().count("costs [95 %]") == 2
+
+
 def test_what_another_study_changes_is_said(sqlite_uri: str, tmp_path: Path, cli, cli_json) -> None:
     for number, factor in enumerate((1.0, 1.1)):
         record = study_record(tmp_path / str(number), study_id=f"quick-0123abcd-20251009-09000{number}")

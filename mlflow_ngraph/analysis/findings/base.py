@@ -81,6 +81,10 @@ KINDS = {
 """Kinds of findings with their smallest weight. The size of an effect adds less than ten."""
 
 
+MOST_ALIKE = 300
+"""Models in equal conditions of which each pair is compared: the pairs grow with their square."""
+
+
 def weight(kind: str, size: float) -> float:
     """Importance of a finding; ``size`` is the effect, as the absolute logarithm of a ratio or another number from 0 on."""
     return round(KINDS[kind] + 10 * (1 - float(np.exp(-abs(size)))), 6)
@@ -169,11 +173,12 @@ def _places(frame: pd.DataFrame) -> pd.Series[str]:
 
 
 def pairs(codes: Places) -> tuple[Places, Places]:
-    """Pairs of positions with equal codes, the smaller position first."""
+    """Pairs of positions with equal codes, the smaller position first; none of over `MOST_ALIKE` equal ones."""
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order], append=-1 if len(codes) else 0)) + 1
     starts = np.concatenate([[0], ends])[:-1]
-    several = ends - starts > 1  # most groups have one member, and are as many as there are pairs of models
+    # Most groups have one member, and are as many as there are pairs of models.
+    several = (ends - starts > 1) & (ends - starts <= MOST_ALIKE)
     firsts, seconds = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for start, end in zip(starts[several].tolist(), ends[several].tolist(), strict=True):
         group = order[start:end]

@@ -11,7 +11,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.decision import Answer
 from mlflow_ngraph.analysis.findings import gains_and_losses, health, regressions, reversals, scaling
-from mlflow_ngraph.analysis.findings.base import Cells, Finding, command, identity_of, weight
+from mlflow_ngraph.analysis.findings.base import MOST_ALIKE, Cells, Finding, command, identity_of, weight
 from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.text import counted
 
@@ -37,11 +37,15 @@ class Survey:
     """Number of tested hypotheses."""
     cells: int
     """Number of cells: the latest of each cell and machine."""
+    crowded: bool = False
+    """More models were measured in equal conditions than are compared pair by pair."""
 
     @property
     def tested(self) -> str:
         """``1 hypothesis about 2 cells``."""
-        return f"{counted(self.hypotheses, 'hypothesis', 'hypotheses')} about {counted(self.cells, 'cell')}"
+        said = f"{counted(self.hypotheses, 'hypothesis', 'hypotheses')} about {counted(self.cells, 'cell')}"
+        without = f" (not the order of over {MOST_ALIKE} models in equal conditions)" if self.crowded else ""
+        return said + without
 
 
 def find(frame: pd.DataFrame) -> list[Finding]:
@@ -67,7 +71,8 @@ def survey(frame: pd.DataFrame) -> Survey:
         if len(sure):
             findings += questions.answer(sure, own)
     findings.sort(key=lambda finding: -finding.weight)
-    return Survey(findings, int(np.count_nonzero(~np.isnan(p_values))), len(table.latest))
+    crowded = len(table.ok) > 0 and int(np.bincount(reversals.alike(table)).max()) > MOST_ALIKE
+    return Survey(findings, int(np.count_nonzero(~np.isnan(p_values))), len(table.latest), crowded)
 
 
 def undecided(table: Cells) -> list[Finding]:

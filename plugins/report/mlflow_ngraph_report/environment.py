@@ -17,7 +17,7 @@ from mlflow_ngraph.tables.baselines import labels
 from mlflow_ngraph.tables.sheet import Cell, Sheet, number
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.tracking import schema
-from mlflow_ngraph.tracking.artifact_stores import run_file, run_files
+from mlflow_ngraph.tracking.artifact_stores import is_of_server, local_directory, run_file, run_files
 from mlflow_ngraph.tracking.schema import Artifact
 from mlflow_ngraph_report import texts
 from mlflow_ngraph_report.blocks import Missing
@@ -70,7 +70,7 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
             Machine(
                 "unknown" if pd.isna(digest) else str(digest),
                 tuple(sorted(map(str, devices))),
-                _fingerprint(server, str(newest["run_id"])) if server is not None else {},
+                _fingerprint(server, str(newest["run_id"]), tags) if server is not None else {},
                 {name: tuple(known) for name, known in sorted(versions.items())},
             )
         )
@@ -158,15 +158,22 @@ def studies(prepared: Prepared) -> Sheet:
     )
 
 
-def _fingerprint(server: Server, run_id: str) -> Mapping[str, Any]:
-    with server.talking():
-        location = server.client.get_run(run_id).info.artifact_uri
-        if Artifact.FINGERPRINT not in run_files(server.client, run_id, location, server.uri):
-            return {}
-        try:
-            content = json.loads(run_file(location, Artifact.FINGERPRINT, server.uri))
-        except (ValueError, RecursionError):
-            return {}  # anyone may have written it: the page says that the study tells nothing
+def _fingerprint(server: Server, run_id: str, runs: Mapping[str, ListedRun]) -> Mapping[str, Any]:
+    run = runs.get(run_id)
+    near = run is not None and is_of_server(run.artifact_uri, server.uri)
+    text = server.file_without_mlflow(run, Artifact.FINGERPRINT) if run is not None and near else None
+    if text is None and run is not None and near and local_directory(run.artifact_uri) is not None:
+        return {}  # MLflow would import for a second to find none either
+    if text is None:
+        with server.talking():
+            location = server.client.get_run(run_id).info.artifact_uri
+            if Artifact.FINGERPRINT not in run_files(server.client, run_id, location, server.uri):
+                return {}
+            text = run_file(location, Artifact.FINGERPRINT, server.uri)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}  # anyone may have written it: the page says that the study tells nothing
     return content if _complete(content) else {}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ import pandas as pd
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.findings.base import MOST_ALIKE
 from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.metrics import METRICS, with_estimates
 from mlflow_ngraph.text import counted
@@ -130,7 +130,7 @@ def reversed_pairs(ranked: pd.DataFrame, series: str) -> tuple[int, int, bool]:
         ranked[ranked["series"] == name].set_index("label").loc[labels].reset_index()
         for name in (order_of_series(ranked)[0], series)
     )
-    first, second = np.array(list(combinations(range(len(labels)), 2))).T
+    first, second = np.triu_indices(len(labels), 1)
     before, after = (Comparison(frame, METRICS["throughput"]).ratios(first, second) for frame in (base, other))
     turned = np.sign(before.log) * np.sign(after.log) < 0
     p_values = significance.holm(np.where(turned, np.maximum(before.p_differs(), after.p_differs()), 1.0))
@@ -163,7 +163,10 @@ def _told(ranked: pd.DataFrame, device: str, *, several: bool) -> str:
     )
     base = order_of_series(ranked)[0]
     turns = []
-    pairs = ranked["label"].nunique() * (ranked["label"].nunique() - 1) // 2
+    models = ranked["label"].nunique()
+    if models > MOST_ALIKE:
+        return f"{where}, {models} models are too many to compare each pair."
+    pairs = models * (models - 1) // 2
     for series in order_of_series(ranked)[1:]:
         turned, sure, tested = reversed_pairs(ranked, series)
         doubt = f" ({sure} beyond doubt)" if tested else ""
