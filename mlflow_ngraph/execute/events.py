@@ -188,6 +188,12 @@ class _Opened(_Any, total=False):
     run_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
 
+class _Recorded(_Any, total=False):
+    lane: Name
+    run_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    models: dict[Name, Annotated[str, Field(pattern="^(m-)?[0-9a-f]{32}$")]]
+
+
 class _Contender(TypedDict, total=False):
     cell: Name
     lane: Name
@@ -229,6 +235,8 @@ _KNOWN: Mapping[str, TypeAdapter[Any]] = {
         "study_finished": _StudyEnded,
         "left_out": _LeftOut,
         "record_opened": _Opened,
+        "lane_opened": _Recorded,
+        "lane_recorded": _Recorded,
         "race_ended": _Race,
         "lane_left": _Left,
     }.items()

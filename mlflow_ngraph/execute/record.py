@@ -159,6 +159,10 @@ class LaneRecord:
     """Seconds outside export, compilation, verification, loading, warm-up and timing."""
     unexplained: str = ""
     """Reason why the compiler could not explain an engine."""
+    runs: tuple[str, ...] = field(default=(), repr=False)
+    """Lane runs that it was recorded as, on any server; the last one last."""
+    models: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """LoggedModels that its engines were recorded as last, by engine."""
 
     def engine_of(self, cell: CellRecord) -> EngineRecord | None:
         """The engine that a cell was measured with, or None."""

@@ -138,6 +138,8 @@ def _shown(error: Exception) -> str:
 
 def _touched(record: StudyRecord, event: journal.Event) -> Iterable[str]:
     """Workloads whose figures an event may change."""
+    if event["event"] in ("lane_opened", "lane_recorded"):
+        return ()
     if "lane" in event:
         return (record.lanes[event["lane"]].lane.workload,)
     if "workload" in event:
@@ -169,6 +171,12 @@ def _lanes(event: journal.Event) -> dict[str, LaneRecord]:
 
 def _record_opened(record: StudyRecord, event: journal.Event) -> None:
     record.recorded = Place(event["experiment_id"], event["run_id"])
+
+
+def _lane_recorded(record: StudyRecord, event: journal.Event) -> None:
+    lane = record.lanes[event["lane"]]
+    lane.runs = (*(run for run in lane.runs if run != event["run_id"]), event["run_id"])
+    lane.models = event.get("models", {})
 
 
 def _study_finished(record: StudyRecord, event: journal.Event) -> None:
@@ -230,6 +238,8 @@ def _race_ended(record: StudyRecord, event: journal.Event) -> None:
 
 _RECORDED = {
     "record_opened": _record_opened,
+    "lane_opened": _lane_recorded,
+    "lane_recorded": _lane_recorded,
     "study_finished": _study_finished,
     "session_started": _session_started,
     "workload_prepared": _workload_prepared,

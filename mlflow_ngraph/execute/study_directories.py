@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _BACK = re.compile(r"(.+)~(\d{1,6})")
 _RUN = re.compile(r"[0-9a-f]{32}")
-_AFTER_THE_END = ("record_opened", "lane_recorded", "recording_failed")
+_AFTER_THE_END = ("record_opened", "lane_opened", "lane_recorded", "recording_failed")
 """Events that may follow the end of measuring, as recording comes later."""
 
 End = Literal["open", "measured", "recorded"]

@@ -18,6 +18,7 @@ from mlflow_ngraph.execute import journal, replay
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.recording.outcome import Outcome
+from mlflow_ngraph.recording.study_upload import record_lane
 from mlflow_ngraph.tracking.recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ def sync_study(
             writer.append("record_opened", **asdict(recorder.place))
         for lane in record.lanes.values():
             if lane.cells:
-                take(partial(recorder.record_lane, record, lane.lane.id))
+                take(partial(record_lane, recorder, record, lane.lane.id, writer.append))
         finished = record.finished_at is not None
         run_id = take(partial(recorder.close, record, "FINISHED" if finished else "KILLED", answers(record)))
         writer.append("study_recorded", run_id=run_id)

@@ -132,8 +132,7 @@ class Recording:
     def _record_lanes(self, record: StudyRecord, lane_ids: Sequence[str]) -> None:
         for lane_id in lane_ids:
             if record.lanes[lane_id].cells:
-                run_id = self._recorder.record_lane(record, lane_id)
-                self._notes.append("lane_recorded", lane=lane_id, run_id=run_id)
+                record_lane(self._recorder, record, lane_id, self._notes.append)
             self._pending.discard(lane_id)
             self._known[lane_id] = _cells(record.lanes[lane_id])
 
@@ -151,6 +150,14 @@ class Recording:
     def _say_who_waits(self) -> None:
         if self.problem and self._pending:
             self._notes.tell("recording_waits", lanes=self.waiting, reason=self.problem)
+
+
+def record_lane(recorder: Recorder, record: StudyRecord, lane_id: str, append: Callable[..., object]) -> None:
+    """Record a lane, and append to the journal what it is on the server, unless the journal says so already."""
+    lane = record.lanes[lane_id]
+    found = recorder.record_lane(record, lane_id, lambda run_id: append("lane_opened", lane=lane_id, run_id=run_id))
+    if (lane.runs[-1:], lane.models) != ((found.run_id,), found.models):
+        append("lane_recorded", lane=lane_id, run_id=found.run_id, models=found.models)
 
 
 def _cells(lane: LaneRecord) -> frozenset[tuple[int, float]]:

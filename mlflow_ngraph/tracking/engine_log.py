@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,11 @@ from mlflow_ngraph.engines.files import digest_files, link_files
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.model_files import CONDA, MODEL, PYTHON_ENV, REQUIREMENTS
 from mlflow_ngraph.engines.package import write_manifest
+from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.execute import packaging
-from mlflow_ngraph.execute.record import EngineRecord, StudyRecord
-from mlflow_ngraph.tracking import files, model_card, model_files, schema
-from mlflow_ngraph.tracking.connection import every, require_id
+from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, StudyRecord
+from mlflow_ngraph.tracking import download, files, manifests, model_card, model_files, schema
+from mlflow_ngraph.tracking.connection import every, require_id, unless_gone
 from mlflow_ngraph.tracking.content import Content, engine_digest, plain, worst
 from mlflow_ngraph.tracking.schema import Kind, Param, Tag
 from mlflow_ngraph.tracking.study_run import StudyRun
@@ -46,6 +48,8 @@ class ModelSlot:
     """True if somebody removed them."""
     points: frozenset[tuple[str, int]]
     """Names and steps of the metrics that it has."""
+    intact: bool = True
+    """True if its tags name the record, the lane and the engine."""
 
 
 def search(client: MlflowClient, study: StudyRun, lane_id: str | None = None) -> list[LoggedModel]:
@@ -56,14 +60,60 @@ def search(client: MlflowClient, study: StudyRun, lane_id: str | None = None) ->
     return every(lambda token: client.search_logged_models([study.experiment_id], query, page_token=token))
 
 
-def find(client: MlflowClient, study: StudyRun, run: Run) -> dict[str, ModelSlot]:
-    """The LoggedModel of each engine of a lane run; the complete one where a repeated request made two."""
-    slots: dict[str, ModelSlot] = {}
-    for model in search(client, study, run.data.tags[Tag.LANE_ID]):
-        engine_id = model.tags[Tag.ENGINE_ID]
-        if model.source_run_id == run.info.run_id and not (engine_id in slots and slots[engine_id].ready):
-            slots[engine_id] = slot_of(client, model.model_id)
+def find(client: MlflowClient, study: StudyRun, run: Run, lane: LaneRecord) -> dict[str, ModelSlot]:
+    """The LoggedModel of each engine of a lane run."""
+    listed = search(client, study, lane.lane.id)
+    slots = {}
+    for engine_id, model in of_lane(client, listed, run, lane, lane.models).items():
+        names = {Tag.RECORD: study.key, Tag.LANE_ID: lane.lane.id, Tag.ENGINE_ID: engine_id}
+        intact = names.items() <= model.tags.items()
+        slot = slot_of(client, model.model_id)
+        # Whoever has changed these may have changed the digest of the manifest as well.
+        slots[engine_id] = replace(slot, ready=slot.ready and intact, intact=intact)
     return slots
+
+
+def of_lane(
+    client: MlflowClient, listed: Sequence[LoggedModel], run: Run, lane: LaneRecord, known: Mapping[str, str]
+) -> dict[str, LoggedModel]:
+    """The LoggedModel of each engine of a lane among those that are ``listed``.
+
+    That is the ``known`` one, by engine, whatever its tags say by now, as long as its source is the lane run. Else it is one
+    that says of itself to have the files of the engine, or has none yet.
+    """
+    found: dict[str, LoggedModel] = {}
+    for engine in lane.engines:
+        if (model := _kept(client, known.get(engine.id), run)) is not None:
+            found[engine.id] = model
+            continue
+        fitting = [
+            model
+            for model in listed
+            if model.source_run_id == run.info.run_id and model.tags.get(Tag.ENGINE_ID) == engine.id
+        ]
+        # A copy is younger than what it was made from.
+        for model in sorted(fitting, key=lambda model: (not is_stored(model), model.creation_timestamp)):
+            if not is_stored(model) or Tag.PRUNED in model.tags or _has_files_of(model, engine, client.tracking_uri):
+                found[engine.id] = model
+                break
+    return found
+
+
+def _kept(client: MlflowClient, model_id: str | None, run: Run) -> LoggedModel | None:
+    """A LoggedModel that a lane run was given, unless it is gone."""
+    model = None
+    if model_id is not None:
+        with unless_gone():
+            model = client.get_logged_model(model_id)
+    return model if model is not None and model.source_run_id == run.info.run_id else None
+
+
+def _has_files_of(model: LoggedModel, engine: EngineRecord, tracking_uri: str) -> bool:
+    """Test if the manifest of a LoggedModel names the files of an engine."""
+    try:
+        return manifests.of(download.of_model(model, tracking_uri)).engine_files() == engine.files
+    except (EngineError, TrackingError):
+        return False
 
 
 def create(client: MlflowClient, run: Run, record: StudyRecord, engine: EngineRecord, content: Content) -> ModelSlot:
@@ -78,6 +128,13 @@ def create(client: MlflowClient, run: Run, record: StudyRecord, engine: EngineRe
     )
     require_id(created.model_id)
     return ModelSlot(created.model_id, ready=False, pruned=False, points=frozenset())
+
+
+def write_tags(
+    client: MlflowClient, slot: ModelSlot, record: StudyRecord, engine: EngineRecord, content: Content
+) -> None:
+    """Write the tags of a LoggedModel again."""
+    client.set_logged_model_tags(slot.model_id, _tags(record, engine, content))
 
 
 def slot_of(client: MlflowClient, model_id: str) -> ModelSlot:

@@ -6,12 +6,14 @@ server never heard. So what the server lists at the end is compared with what wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import TrackingError
-from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.tracking import engine_log
 from mlflow_ngraph.tracking.connection import unless_gone
 from mlflow_ngraph.tracking.content import Content, lane_content
@@ -24,31 +26,69 @@ if TYPE_CHECKING:
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of a run that is not written any more."""
+VERSIONS = "mlflow.modelVersions"
+"""Tag of a LoggedModel with its versions in the registry, as MLflow writes it."""
+
+
+@dataclass(frozen=True)
+class RecordedLane:
+    """Ids that a lane has on a server."""
+
+    run_id: str
+    models: Mapping[str, str]
+    """LoggedModels by engine."""
+
+
+def agrees(run: Run, content: Content) -> bool:
+    """Test if nothing in a run contradicts a content; what lacks, or is not of the content, decides nothing."""
+    values: dict[str, list[float]] = {}
+    for point in content.points:
+        values.setdefault(point.name, []).append(point.value)
+    return all(content.params.get(name, text) == text for name, text in run.data.params.items()) and all(
+        any(_same(value, own) for own in values[name]) for name, value in run.data.metrics.items() if name in values
+    )
+
+
+def is_empty(run: Run) -> bool:
+    """Test if a run has neither params nor metrics, as one that a repeated request made."""
+    return not run.data.params and not run.data.metrics
 
 
 def settle(
-    client: MlflowClient, study: StudyRun, record: StudyRecord, written: Collection[str], *, again: bool = False
+    client: MlflowClient,
+    study: StudyRun,
+    record: StudyRecord,
+    written: Mapping[str, RecordedLane],
+    *,
+    again: bool = False,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Remove what a repeated request made, and check that the lanes which were ``written`` are whole.
+    """Remove what a repeated request made and what was replaced, and check that the lanes which were ``written`` are whole.
 
-    Returns ids of lane runs by lane, and of LoggedModels by engine. Raises `TrackingError` if the server lacks
-    something that it said it has.
+    What somebody else has given the tags of this record is left as it is, and is none of it. Returns ids of lane runs by
+    lane, and of LoggedModels by engine. Raises `TrackingError` if the server lacks something that it said it has.
     """
-    lanes: dict[str, Run] = {}
-    models: dict[str, LoggedModel] = {}
+    lanes = _lanes(client, study, record, written)
+    chosen = {lane_id: run.info.run_id for lane_id, run in lanes.items()}
     surplus: list[Callable[[], object]] = [
         partial(client.delete_run, run.info.run_id)
-        for run in sorted(study.lane_runs(client), key=lambda run: run.info.status not in ENDED)
-        if lanes.setdefault(run.data.tags[Tag.LANE_ID], run) is not run
+        for run in study.lane_runs(client)
+        if run.info.run_id not in chosen.values() and (_is_former(run, record) or is_empty(run))
     ]
     if unlisted := sorted(set(written) - lanes.keys()):  # their engines are nobody's, as far as such an answer tells
         raise untrue(", ".join(f"lane {lane_id}" for lane_id in unlisted))
-    for model in sorted(engine_log.search(client, study), key=lambda model: str(model.status) != "READY"):
-        source = lanes.get(model.tags[Tag.LANE_ID])
-        if source is None or source.info.run_id != model.source_run_id or model.tags[Tag.ENGINE_ID] in models:
-            surplus.append(partial(client.delete_logged_model, model.model_id))
-        else:
-            models[model.tags[Tag.ENGINE_ID]] = model
+    models: dict[str, LoggedModel] = {}
+    unlisted_models = {model_id for lane in written.values() for model_id in lane.models.values()}
+    for lane_id, run in lanes.items():
+        own = written[lane_id].models if lane_id in written else record.lanes[lane_id].models
+        listed = engine_log.search(client, study, lane_id)
+        models |= engine_log.of_lane(client, listed, run, record.lanes[lane_id], own)
+        unlisted_models -= {model.model_id for model in listed}
+        kept = {model.model_id for model in models.values()}
+        surplus += [
+            partial(client.delete_logged_model, model.model_id)
+            for model in listed
+            if model.model_id not in kept and _is_surplus(model, run, record.lanes[lane_id])
+        ]
     if surplus and not again:
         for remove in surplus:
             with unless_gone():
@@ -57,22 +97,50 @@ def settle(
     wrong = [
         f"lane {lane_id}" for lane_id in sorted(written) if not is_whole(lanes[lane_id], lane_content(record, lane_id))
     ]
+    outputs = {model_id for run in lanes.values() for model_id in linked(run)}
     wrong += [
         f"engine {model.model_id}"
         for model in models.values()
-        if not (engine_log.is_stored(model) and model.model_id in linked(lanes[model.tags[Tag.LANE_ID]]))
+        if not (engine_log.is_stored(model) and model.model_id in outputs)
     ]
-    listed = {model.model_id for model in models.values()}
-    wrong += [
-        f"engine {model_id}"
-        for run in lanes.values()
-        for model_id in sorted(linked(run) - listed)
-        if not is_gone(client, model_id)
-    ]
+    wrong += [f"engine {model_id}" for model_id in sorted(unlisted_models) if not is_gone(client, model_id)]
     if surplus or wrong:
         raise untrue(", ".join(wrong) or "none of the runs or engines that were removed")
-    ids = {lane_id: run.info.run_id for lane_id, run in lanes.items()}
-    return ids, {engine_id: model.model_id for engine_id, model in models.items()}
+    return chosen, {engine_id: model.model_id for engine_id, model in models.items()}
+
+
+def _lanes(
+    client: MlflowClient, study: StudyRun, record: StudyRecord, written: Mapping[str, RecordedLane]
+) -> dict[str, Run]:
+    """The run of each lane: the one just written, else the one that the journal names, else one that agrees with it."""
+    found: dict[str, Run] = {}
+    runs = study.lane_runs(client)
+    for lane_id, lane in record.lanes.items():
+        own = [run for run in runs if run.data.tags.get(Tag.LANE_ID) == lane_id]
+        named = written[lane_id].run_id if lane_id in written else next(iter(lane.runs[::-1]), "")
+        best = [run for run in own if run.info.run_id == named]
+        if not best and lane_id not in written and lane.cells:
+            content = lane_content(record, lane_id)
+            best = sorted(
+                (run for run in own if not is_empty(run) and agrees(run, content)),
+                key=lambda run: run.info.status not in ENDED,
+            )
+        if best:
+            found[lane_id] = best[0]
+    return found
+
+
+def _is_former(run: Run, record: StudyRecord) -> bool:
+    lane = record.lanes.get(run.data.tags.get(Tag.LANE_ID, ""))
+    return lane is not None and run.info.run_id in lane.runs
+
+
+def _is_surplus(model: LoggedModel, run: Run, lane: LaneRecord) -> bool:
+    """True for a LoggedModel of a former run, or without files; not if it has a version of the registry."""
+    if model.tags.get(VERSIONS, "[]") != "[]":
+        return False
+    former = model.source_run_id in lane.runs and model.source_run_id != run.info.run_id
+    return former or (model.source_run_id == run.info.run_id and str(model.status) != "READY")
 
 
 def is_gone(client: MlflowClient, model_id: str) -> bool:
@@ -98,3 +166,8 @@ def linked(run: Run) -> set[str]:
 def untrue(what: str) -> TrackingError:
     """The error that the server lacks what it said it has."""
     return TrackingError(f"the server said that it has {what}, and does not: record the study again")
+
+
+def _same(value: float, own: float) -> bool:
+    """Test if a server has kept a value; databases have no infinities."""
+    return math.isclose(value, own, rel_tol=1e-9) or (math.isnan(value) and math.isnan(own)) or abs(value) > 1e308

@@ -24,11 +24,12 @@ from mlflow_ngraph import addresses
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import damage, sha256
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.execute.record import EngineRecord, Place, StudyRecord
+from mlflow_ngraph.execute.record import EngineRecord, LaneRecord, Place, StudyRecord
 from mlflow_ngraph.tracking import connection, description, engine_log, files, recorded, schema, views
 from mlflow_ngraph.tracking.content import Content, came_to_something, lane_content, study_content, study_tags
 from mlflow_ngraph.tracking.engine_log import ModelSlot
 from mlflow_ngraph.tracking.heartbeat import Heartbeat
+from mlflow_ngraph.tracking.recorded import RecordedLane
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.study_run import StudyRun, StudyRuns
 
@@ -72,6 +73,8 @@ class Recorder:
         """The models that have views of their own; None where the server shows no views, as far as is known."""
         self._tried: set[str] = set()
         """Lanes that were recorded since the study was opened, or may have been."""
+        self._written: dict[str, RecordedLane] = {}
+        """Those of which the server said so."""
         self.notes: list[str] = []
 
     @cached_property
@@ -121,8 +124,14 @@ class Recorder:
         if self._heartbeat is not None:
             self._heartbeat.stop()
 
-    def record_lane(self, record: StudyRecord, lane_id: str) -> str:
-        """Write a lane with its engines, or what is missing of one that is written; return the id of its run."""
+    def record_lane(
+        self, record: StudyRecord, lane_id: str, made: Callable[[str], object] = lambda run_id: None
+    ) -> RecordedLane:
+        """Write a lane with its engines, or what is missing of one that is written.
+
+        ``made`` is called with the id of a new run before anything is written to it, for the journal: by it the run is known
+        again, whatever others write to the server.
+        """
         study = self._opened()
         lane = record.lanes[lane_id]
         content = lane_content(record, lane_id)
@@ -133,13 +142,17 @@ class Recorder:
             if (problem := _unfit(self._directory / engine.directory, engine))
         }
         with self._talking(f"record lane {lane_id}"):
-            run, new = self._lane_run(study, lane_id, content)
-            slots = {} if new else engine_log.find(self.client, study, run)
+            run, new = self._lane_run(study, lane, content)
+            if new:
+                made(run.info.run_id)
+            slots = {} if new else engine_log.find(self.client, study, run, lane)
             self._fill(run, record, content, slots, problems)
             if run.info.status not in recorded.ENDED:
                 status = "FINISHED" if came_to_something(lane) else "FAILED"
                 self.client.set_terminated(run.info.run_id, status, end_time=content.end_ms)
-        return str(run.info.run_id)
+        models = {engine_id: slot.model_id for engine_id, slot in slots.items()}
+        self._written[lane_id] = RecordedLane(run.info.run_id, models)
+        return self._written[lane_id]
 
     def close(self, record: StudyRecord, status: str, answers: Sequence[str] = ()) -> str:
         """Write the results table, the samples and the other files of the study, and end its run; return its id.
@@ -167,7 +180,7 @@ class Recorder:
                     self._directory,
                     target,
                     study.run_id,
-                    *recorded.settle(self.client, study, record, self._tried),
+                    *recorded.settle(self.client, study, record, self._written),
                 )
                 with files.placed(study.run_id):
                     self.client.log_artifacts(study.run_id, str(target))
@@ -213,16 +226,25 @@ class Recorder:
             raise TrackingError("the study run is not open: call Recorder.open first")
         return self._study
 
-    def _lane_run(self, study: StudyRun, lane_id: str, content: Content) -> tuple[Run, bool]:
-        """The run with this content: the existing one, or a new one in its place; and whether it is new."""
-        digest = content.digest()
+    def _lane_run(self, study: StudyRun, lane: LaneRecord, content: Content) -> tuple[Run, bool]:
+        """The run with this content: the existing one, or a new one in its place; and whether it is new.
+
+        A run that the journal does not name is left as it is if its figures are not those of the journal.
+        """
+        digest, lane_id = content.digest(), lane.lane.id
+        own = (*lane.runs, self._written[lane_id].run_id) if lane_id in self._written else lane.runs
         kept = None
         # A request that failed may have done what it asked for.
         known = study.lane_runs(self.client, lane_id) if lane_id in self._tried else study.lanes.get(lane_id, ())
         self._tried.add(lane_id)
-        for run in known:
-            if kept is None and run.data.tags.get(Tag.CONTENT) == digest:
+        for run in sorted(known, key=lambda run: run.info.run_id not in own):
+            named = run.info.run_id in own
+            if kept is None and run.data.tags.get(Tag.CONTENT) == digest and (named or recorded.agrees(run, content)):
                 kept = run
+            elif not (named or recorded.is_empty(run)):
+                self.notes.append(
+                    f"run {run.info.run_id} has the tags of lane {lane_id}, and is not of this study's journal: it is left as it is"
+                )
             else:
                 # Its figures are those of the table until the study is closed: nobody has withdrawn them.
                 self.client.set_tag(run.info.run_id, Tag.RESUMED_BY, study.run_id)
@@ -258,6 +280,9 @@ class Recorder:
                 )
                 continue
             slots[engine.id] = engine_log.create(self.client, run, record, engine, content)
+        for engine in engines:
+            if engine.id in slots and not slots[engine.id].intact:
+                engine_log.write_tags(self.client, slots[engine.id], record, engine, content)
         if not (ended and recorded.is_whole(run, content)):
             tags = {Tag.ENGINE_PROBLEM: schema.cut("; ".join(problems.values()), schema.MAX_TAG)} if problems else {}
             self._log(run, content, slots, tags)

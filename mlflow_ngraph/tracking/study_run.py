@@ -118,7 +118,7 @@ class StudyRuns:
         lanes: dict[str, list[Run]] = defaultdict(list)
         for other in known:
             if other.data.tags.get(Tag.KIND) == Kind.LANE:
-                lanes[other.data.tags[Tag.LANE_ID]].append(other)
+                lanes[other.data.tags.get(Tag.LANE_ID, "")].append(other)
         study = StudyRun(run.info.run_id, experiment_id, experiment.name, key, context, lanes)
         self._take_over(study, known, handed_over=run is surrounding)
         return study

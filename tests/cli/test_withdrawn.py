@@ -21,6 +21,7 @@ from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.sources import EngineFilter
 from mlflow_ngraph.ui.store import ResultStore
 from tests.support.logged import Logged
+from tests.support.recording import noted
 from tests.support.records import study_record
 
 COMPILERS, BATCH = 3, "8"
@@ -96,7 +97,7 @@ def test_a_lane_that_is_measured_further_is_not_withdrawn_meanwhile(sqlite_uri: 
     recorder = Recorder(sqlite_uri)
     recorder.open(record, directory)
     key = next(iter(record.lanes))
-    recorder.record_lane(record, key)
+    noted(record, key, recorder.record_lane(record, key))
     recorder.close(record, "KILLED")
     before = len(results.load(sqlite_uri))
     record.lanes[key].cells[4].finished_at += 100
@@ -114,7 +115,7 @@ def test_engines_of_a_lane_run_that_is_deleted_are_not_offered(sqlite_uri: str, 
     recorder = Recorder(sqlite_uri)
     study = recorder.open(record, directory)
     lanes = {
-        record.lanes[key].lane.compiler: recorder.record_lane(record, key)
+        record.lanes[key].lane.compiler: recorder.record_lane(record, key).run_id
         for key in record.lanes
         if record.lanes[key].lane.label == "resnet18"
     }

@@ -153,7 +153,7 @@ def two_sessions():
     for lane in ("identity", "fast", "n:identity", "n:fast"):
         script.built(lane, [1, 4]).say("lane_started", lane=lane)
     measure("identity", "fast")
-    script.say("lane_recorded", lane="identity", run_id="r").say("lane_recorded", lane="fast", run_id="r")
+    script.say("lane_recorded", lane="identity", run_id="0" * 32).say("lane_recorded", lane="fast", run_id="0" * 32)
     script.say("workload_prepared", workload="timm:n", materials={"digest": "d", "info": {"parameters": 10}})
     script.ready("n:identity", 1).ready("n:fast", 1)
     rounds("n:identity", 1, 3)

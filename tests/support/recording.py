@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
 from mlflow_ngraph.execute.record import StudyRecord
+from mlflow_ngraph.tracking.recorded import RecordedLane
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import STUDY_METRICS, Tag
 from tests.support.records import lane_id
@@ -30,8 +31,15 @@ def small(record: StudyRecord) -> StudyRecord:
 def write(recorder: Recorder, record: StudyRecord, directory: Path, status: str = "FINISHED") -> None:
     recorder.open(record, directory)
     for key in record.lanes:
-        recorder.record_lane(record, key)
+        noted(record, key, recorder.record_lane(record, key))
     recorder.close(record, status)
+
+
+def noted(record: StudyRecord, key: str, found: RecordedLane) -> RecordedLane:
+    """What a journal would say of a lane that was recorded."""
+    lane = record.lanes[key]
+    lane.runs, lane.models = (*lane.runs, found.run_id), found.models
+    return found
 
 
 def runs(client: MlflowClient, record: StudyRecord, kind: str = "lane", **tags: str) -> list[Run]:

@@ -291,7 +291,7 @@ def test_resumed_in_another_run_the_lanes_move(
     hand_over(first, monkeypatch)
     killed = Recorder(sqlite_uri)
     assert killed.open(record, tmp_path / "study") == first
-    done = killed.record_lane(record, next(iter(record.lanes)))
+    done = killed.record_lane(record, next(iter(record.lanes))).run_id
     hand_over(second, monkeypatch)
     taken = Recorder(sqlite_uri)
     write(taken, record, tmp_path / "study")

@@ -50,7 +50,7 @@ _LONGEST_LINE = 256 << 20
 _LARGEST_TABLE = 1 << 30
 """Bytes of a file that is compared with the journal."""
 _COMPARED = (Artifact.RESULTS, Artifact.SAMPLES, Artifact.FINGERPRINT)
-_OF_RECORDING = ("record_opened", "lane_recorded", "recording_failed", "study_recorded")
+_OF_RECORDING = ("record_opened", "lane_opened", "lane_recorded", "recording_failed", "study_recorded")
 """Events that do not concern measurements."""
 
 
