@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.errors import TrackingError
 from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
 from mlflow_ngraph.tracking import engine_log
-from mlflow_ngraph.tracking.connection import unless_gone
+from mlflow_ngraph.tracking.connection import every, unless_gone
 from mlflow_ngraph.tracking.content import Content, lane_content
+from mlflow_ngraph.tracking.model_registry import model_id_of
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.study_run import StudyRun
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of a run that is not written any more."""
-VERSIONS = "mlflow.modelVersions"
-"""Tag of a LoggedModel with its versions in the registry, as MLflow writes it."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,9 @@ def settle(
         surplus += [
             partial(client.delete_logged_model, model.model_id)
             for model in listed
-            if model.model_id not in kept and _is_surplus(model, run, record.lanes[lane_id])
+            if model.model_id not in kept
+            and _is_surplus(model, run, record.lanes[lane_id])
+            and not _is_registered(client, model)
         ]
     if surplus and not again:
         for remove in surplus:
@@ -136,11 +137,14 @@ def _is_former(run: Run, record: StudyRecord) -> bool:
 
 
 def _is_surplus(model: LoggedModel, run: Run, lane: LaneRecord) -> bool:
-    """True for a LoggedModel of a former run, or without files; not if it has a version of the registry."""
-    if model.tags.get(VERSIONS, "[]") != "[]":
-        return False
+    """True for a LoggedModel of a former run, or without files."""
     former = model.source_run_id in lane.runs and model.source_run_id != run.info.run_id
     return former or (model.source_run_id == run.info.run_id and str(model.status) != "READY")
+
+
+def _is_registered(client: MlflowClient, model: LoggedModel) -> bool:
+    versions = every(lambda token: client.search_model_versions(f"run_id = '{model.source_run_id}'", page_token=token))
+    return any(model_id_of(version) == model.model_id for version in versions)
 
 
 def is_gone(client: MlflowClient, model_id: str) -> bool:

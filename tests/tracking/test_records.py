@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +12,13 @@ from typing import Any, cast
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModel
+from mlflow.entities import LoggedModel, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from mlflow.store.entities import PagedList
 from mlflow.tracking._tracking_service.client import TrackingServiceClient
 
+from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.errors import TrackingError, UnreachableError
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking import connection
@@ -173,6 +176,98 @@ def test_an_engine_whose_digest_was_answered_and_not_stored_is_stored_again(
     recorder.rest()
     write(Recorder(sqlite_uri), record, directory)
     check_once(recorder.client, record)
+
+
+def copied_runs(client: MlflowClient, record: StudyRecord, factor: float) -> set[str]:
+    """Newer lane runs with all tags and params, and other figures."""
+    made = set()
+    for run in runs(client, record):
+        copy = client.create_run(run.info.experiment_id, run.info.start_time + 10, run.data.tags, run.info.run_name)
+        params = [Param(name, text) for name, text in run.data.params.items()]
+        values = [Metric(name, factor * value, 1, 0) for name, value in run.data.metrics.items()]
+        client.log_batch(copy.info.run_id, values, params)
+        client.set_terminated(copy.info.run_id)
+        made.add(copy.info.run_id)
+    return made
+
+
+def copied_models(client: MlflowClient, record: StudyRecord, *, altered: bool) -> set[str]:
+    """Newer engines with all tags, and with files of their own, whose digests are right."""
+    made = set()
+    for model in models(client, record):
+        copy = client.create_logged_model(
+            model.experiment_id, model.name, model.source_run_id, model.tags, model.params, model.model_type
+        )
+        source, target = (Path(one.artifact_location.removeprefix("file://")) for one in (model, copy))
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        if altered:
+            manifest = target / "manifest.json"
+            content = json.loads(manifest.read_text())
+            content["files"] = dict.fromkeys(content["files"], "0" * 64)
+            manifest.write_text(json.dumps(content))
+            client.set_logged_model_tags(copy.model_id, {Tag.MANIFEST_SHA256: sha256(manifest)})
+        client.finalize_logged_model(copy.model_id, "READY")
+        made.add(copy.model_id)
+    return made
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["ids in the journal", "none"])
+@pytest.mark.parametrize("altered", [True, False])
+def test_copies_with_the_tags_of_a_record_are_none_of_it(
+    altered: bool, named: bool, sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, directory)
+    client = recorder.client
+    mine = {run.info.run_id for run in runs(client, record)}
+    engines = {model.model_id for model in models(client, record)}
+    theirs = copied_runs(client, record, 7.0 if altered else 1.0)
+    copies = copied_models(client, record, altered=altered)
+    for lane in record.lanes.values():
+        if not named:
+            lane.runs, lane.models = (), {}
+    for _ in range(2):
+        again = Recorder(sqlite_uri)
+        write(again, record, directory)
+        assert {run.info.run_id for run in runs(client, record)} == mine | theirs
+        assert {model.model_id for model in models(client, record)} == engines | copies
+        if named or altered:
+            assert {lane.runs[-1] for lane in record.lanes.values()} == mine
+            assert {model for lane in record.lanes.values() for model in lane.models.values()} == engines
+            assert len(again.notes) == len(theirs)
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_tags_that_somebody_removed_or_changed_are_written_again(
+    removed: bool, sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, directory)
+    (model,) = models(recorder.client, record)
+    for name in model.tags:
+        if name.startswith("ngraph.") and removed:
+            recorder.client.delete_logged_model_tag(model.model_id, name)
+        elif name.startswith("ngraph."):
+            recorder.client.set_logged_model_tags(model.model_id, {name: "nonsense"})
+    write(Recorder(sqlite_uri), record, directory)
+    check_once(recorder.client, record)
+    restored = recorder.client.get_logged_model(model.model_id).tags
+    assert {name: restored[name] for name in model.tags} == model.tags
+
+
+def test_an_engine_of_the_registry_stays_when_its_lane_is_measured_further(
+    sqlite_uri: str, record: StudyRecord, directory: Path
+) -> None:
+    recorder = Recorder(sqlite_uri)
+    write(recorder, record, directory, "KILLED")
+    champion = models(recorder.client, record)[0]
+    recorder.client.create_registered_model("champions")
+    recorder.client.create_model_version("champions", f"models:/{champion.model_id}", model_id=champion.model_id)
+    lane = record.lanes[champion.tags[Tag.LANE_ID]]
+    next(iter(lane.cells.values())).finished_at += 100
+    write(Recorder(sqlite_uri), record, directory)
+    assert str(recorder.client.get_logged_model(champion.model_id).status) == "READY"
+    assert champion.model_id not in lane.models.values()
 
 
 @pytest.mark.parametrize("request_", ["search_runs", "search_logged_models"])
