@@ -92,6 +92,7 @@ def _matching(query: str, cells: Sequence[Cell]) -> list[Cell]:
     # Unique labels come before shared ones, and exact flags before any flags.
     for models, compiler in product((_names, _stem), ("compiler_label", "compiler")):
         hits = hits or [cell for cell in cells if _means(query, cell, models(cell), getattr(cell, compiler))]
+    hits = list({cell.id: cell for cell in hits}.values())  # a copy of a study has its id
     if "*" not in query and len(hits) > 1:
         several = len({cell.precision for cell in hits}) > 1
         names = [shlex.quote(cell.full_address if several else cell.address) for cell in hits]

@@ -65,9 +65,13 @@ def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:
     rows = frame[fits.fillna(False)].sort_values("started_at", kind="stable").drop_duplicates("run_id", keep="last")
     if rows.empty:
         return None
-    if rows["experiment"].nunique() > 1:
-        own = rows.loc[rows["run_id"].isin(list(study_directories.recorded(home.location()))), "experiment"]
+    if rows["experiment"].nunique() > 1 or rows["study_id"].duplicated().any():
+        mine = rows["run_id"].isin(list(study_directories.recorded(home.location())))
+        own = rows.loc[mine, "experiment"]
         rows = rows[rows["experiment"].isin(own)] if len(own) else rows
+        # A copy of a study run has the id of its study.
+        copies = rows["study_id"].isin(rows.loc[mine, "study_id"]) & ~mine
+        rows = rows[~copies].drop_duplicates(["study_id", "experiment"], keep="first")
     for column in ("device", "experiment"):
         newest = rows.drop_duplicates(column, keep="last")
         if len(newest) > 1:

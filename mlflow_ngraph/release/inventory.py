@@ -32,7 +32,7 @@ AT_ONCE = 8
 _OWN = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
     "precision", "precision_in_force", "mode", "threads", "batch", "verdict", "cell", "model_id", "started_at",
-    "finished_at", "git_commit", "experiment", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb", "unsteady",
+    "finished_at", "git_commit", "experiment", "run_id", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb", "unsteady",
 )  # fmt: skip
 
 
@@ -160,9 +160,16 @@ def _of_server(uri: str, experiments: Sequence[str] | None, cells: pd.DataFrame,
             if str(model.status) == "READY" or Tag.PRUNED in model.tags
         ]
         registered = Registry(client, uri).versions()
-    # A table may name any engine. It is believed about those of its experiment.
-    own = cells["model_id"].map({str(model.model_id): name for model, name in placed}) == cells["experiment"]
-    measured = {str(name): rows for name, rows in cells[own.fillna(False)].groupby("model_id", sort=False)}
+        # A table may name any engine. It is believed about those of its experiment, and of several tables that of the run
+        # to which the engine's lane belongs.
+        own = cells["model_id"].map({str(model.model_id): name for model, name in placed}) == cells["experiment"]
+        measured = {str(name): rows for name, rows in cells[own.fillna(False)].groupby("model_id", sort=False)}
+        for model, _ in placed:
+            rows = measured.get(str(model.model_id))
+            if rows is not None and rows["run_id"].nunique() > 1:
+                parent = client.get_run(model.source_run_id).data.tags.get(Tag.PARENT)
+                if (rows["run_id"] == parent).any():
+                    measured[str(model.model_id)] = rows[rows["run_id"] == parent]
     # Filters by tag refer to study runs, which only the table knows.
     models = [model for model, _ in placed if model.model_id in measured or not tagged]
     others = [model for model in models if model.model_id not in measured]

@@ -24,6 +24,7 @@ from mlflow_ngraph.tracking.study_run import StudyRun
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Run
+    from mlflow.entities.model_registry import ModelVersion
 
 ENDED = ("FINISHED", "FAILED", "KILLED")
 """States of a run that is not written any more."""
@@ -143,7 +144,9 @@ def _is_surplus(model: LoggedModel, run: Run, lane: LaneRecord) -> bool:
 
 
 def _is_registered(client: MlflowClient, model: LoggedModel) -> bool:
-    versions = every(lambda token: client.search_model_versions(f"run_id = '{model.source_run_id}'", page_token=token))
+    versions: list[ModelVersion] = every(
+        lambda token: client.search_model_versions(f"run_id = '{model.source_run_id}'", page_token=token)
+    )
     return any(model_id_of(version) == model.model_id for version in versions)
 
 
