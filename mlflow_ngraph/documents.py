@@ -68,8 +68,7 @@ def yaml_value(text: str) -> Any:
         if root is None:
             return None
         for node in _nodes(root, set()):
-            if wrong := _misread(node, loader.construct_object):
-                mark = node.start_mark
+            for mark, wrong in _misread(node, loader.construct_object):
                 raise ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {wrong}")
         document = loader.construct_document(root)
         if _values(document, {}) > _MOST_VALUES:
@@ -119,26 +118,30 @@ def _nodes(node: Any, known: set[int]) -> Iterator[Any]:
         yield node
 
 
-def _misread(node: Any, read: Callable[[Any], Any]) -> str:
-    """Say what a reader of YAML takes for something else than a person does; empty if nothing."""
+def _misread(node: Any, read: Callable[[Any], Any]) -> Iterator[tuple[Any, str]]:
+    """Say what a reader of YAML takes for something else than a person does, with its place."""
+    mark = node.start_mark
     kind, text = node.tag.removeprefix(_YAML), node.value[:40] if isinstance(node.value, str) else "it"
     if kind == "bool" and text.lower() not in ("true", "false"):
         node.tag = f"{_YAML}str"  # as in YAML 1.2: on, off, yes and no are words
     elif kind in ("int", "float"):
         value = read(node)
-        if not math.isfinite(value):
-            return f"{text} is no finite number"
+        if isinstance(value, float) and not math.isfinite(value):
+            yield mark, f"{text} is no finite number"
         if _SURPRISE.match(text):
-            return f"{text} is read as {value}: write that, or quotes around a text"
+            yield mark, f"{text} is read as {value}: write that, or quotes around a text"
     elif kind == "map":
-        keys = [(key.tag.removeprefix(_YAML), str(key.value)[:40]) for key, _ in node.value]
-        if other := next((key for key in keys if key[0] not in ("str", "merge")), None):
-            return f"the key {other[1]} is read as {other[0]}: if it is a text, write it in quotes"
-        if len(set(keys)) < len(keys):
-            return f"the key {max(keys, key=keys.count)[1]!r} stands in it twice"
+        known: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key.value, str) else "there"
+            kind = key.tag.removeprefix(_YAML)
+            if kind not in ("str", "merge"):
+                yield key.start_mark, f"the key {name[:40]} is read as {kind}: if it is a text, write it in quotes"
+            if (kind, name) in known:
+                yield key.start_mark, f"the key {name[:40]!r} stands in it twice"
+            known.add((kind, name))
     elif kind not in ("str", "bool", "null", "seq", "merge"):
-        return f"{text} is read as {kind}: if it is a text, write it in quotes"
-    return ""
+        yield mark, f"{text} is read as {kind}: if it is a text, write it in quotes"
 
 
 def _values(value: Any, known: dict[int, int]) -> int:

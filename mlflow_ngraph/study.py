@@ -59,6 +59,11 @@ class WorkloadChoice(Section):
         """The reference with the options of both forms."""
         text = self.ref if ":" in self.ref.partition("?")[0] else f"paper:{self.ref}"
         ref = WorkloadRef.parse(text)
+        for name, value in ref.options.items():
+            if str(self.options.get(name, value)) != str(value):
+                raise WorkloadError(
+                    f"workload {shortened(self.ref)}: {name} is {value} there, and another one in options"
+                )
         return WorkloadRef(ref.scheme, ref.target, {**ref.options, **self.options})
 
     @property
@@ -269,6 +274,13 @@ class Study(Section):
                 f"baseline {shortened(self.baseline)} may be several lanes: write one of {', '.join(fitting)}"
             )
         return self
+
+    @field_validator("batch_sizes", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any) -> Any:
+        if isinstance(value, list) and any(isinstance(size, bool) for size in value):
+            raise ValueError("expected numbers from 1 on, found true or false")
+        return value
 
     @field_validator("batch_sizes")
     @classmethod

@@ -70,15 +70,16 @@ def test_what_is_refused_is_not_repeated_at_length(text: str, tmp_path: Path) ->
         ("limits: {cell_seconds: .inf}", "line 4, column 24: .inf is no finite number"),
         ("limits: {cell_seconds: -1.0e+999}", "line 4, column 24: -1.0e+999 is no finite number"),
         ("limits: {cell_seconds: .nan}", "line 4, column 24: .nan is no finite number"),
-        ("batch_sizes: [2]", "line 1, column 1: the key 'batch_sizes' stands in it twice"),
+        ("batch_sizes: [2]", "line 4, column 1: the key 'batch_sizes' stands in it twice"),
         (
             "limits:\n  cell_seconds: 1\n  'cell_seconds': 2",
-            "line 5, column 3: the key 'cell_seconds' stands in it twice",
+            "line 6, column 3: the key 'cell_seconds' stands in it twice",
         ),
         ("name: 2026-01-01", "line 4, column 7: 2026-01-01 is read as timestamp: if it is a text, write it in quotes"),
-        ("metrics: {1: x}", "line 4, column 10: the key 1 is read as int: if it is a text, write it in quotes"),
+        ("metrics: {1: x}", "line 4, column 11: the key 1 is read as int: if it is a text, write it in quotes"),
         ("name: !!python/name:os.system x", "line 4, column 7: x is read as python/name:os.system: if it is a text"),
         ("name: [", "line 5, column 1"),
+        ("? [a]\n: 1", "line 4, column 3: the key there is read as seq"),
     ],
 )
 def test_what_is_not_what_it_looks_like_is_told_with_its_place(line: str, said: str, tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def test_batch_sizes_are_ascending(batch_sizes):
         ({"compilers": [{"name": "tvm", "flag": {}}]}, "compilers.0.flag: unknown key: did you mean 'flags'?"),
         ({"limits": {"cell_second": 1}}, "limits.cell_second: unknown key: did you mean 'cell_seconds'?"),
         ({"batch_sizes": [0]}, "batch_sizes.0: expected at least 1, found 0"),
+        ({"batch_sizes": [True]}, "batch_sizes: expected numbers from 1 on, found true or false"),
+        ({"repetitions": 10**400}, "repetitions: expected at most"),
         ({"batch_sizes": []}, "batch_sizes: expected at least 1 of them, found []"),
         ({"batch_sizes": [2, 2]}, "batch_sizes: batch size '2' is listed twice"),
         ({"batch_sizes": ["many"]}, "batch_sizes.0: expected a whole number"),

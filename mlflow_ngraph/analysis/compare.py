@@ -105,7 +105,10 @@ def compare(
         Several cells fall together and neither high nor low is better; the metric refers to several baselines; or no
         cell fits all filters.
     """
-    measured = _check(frame, [*rows, *columns, *best], metric, include)
+    asked_for = [*rows, *columns]
+    if len(set(asked_for)) < len(asked_for):
+        raise UsageError(f"column {max(asked_for, key=asked_for.count)!r} stands twice in rows and columns")
+    measured = _check(frame, [*asked_for, *best], metric, include)
     if best and measured.better == "neither":
         raise UsageError(f"no {metric} is the better one: leave out best")
     frame = frame.assign(threads=_threads(frame))

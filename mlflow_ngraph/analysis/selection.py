@@ -160,7 +160,10 @@ def moment(text: datetime | str) -> datetime:
         return text.astimezone()
     ago = _AGO.fullmatch(text.strip())
     if ago:
-        return datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        try:
+            return datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        except (OverflowError, ValueError):
+            raise UsageError(f"{text!r} is longer ago than there are dates") from None
     try:
         return datetime.fromisoformat(text.strip()).astimezone()
     except ValueError:

@@ -146,6 +146,8 @@ def _wrong(table: pa.Table, run: ListedRun) -> Iterator[str]:
         yield f"has no column {missing[0]}"
     elif table.num_rows:
         yield from _wrong_texts(table, names, run.tags.get(Tag.STUDY_ID, ""))
+        if "cell" in names and pc.count_distinct(table["cell"]).as_py() < table.num_rows:
+            yield "has two rows of one cell"
         yield from _wrong_numbers(table, names)
         yield from _wrong_intervals(table, names)
         yield from _wrong_json(table, names)

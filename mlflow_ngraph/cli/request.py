@@ -123,7 +123,10 @@ def _compiler(text: str) -> str | dict[str, Any]:
         raise StudyError(
             f"command line: compilers: write flags as name?flag=value&flag=value, found {text!r}"
         ) from None
-    return {"name": name, "flags": {key: _scalar(value) for key, value in pairs}}
+    flags = {key: _scalar(value) for key, value in pairs}
+    if len(flags) < len(pairs):
+        raise StudyError(f"command line: compilers: a flag stands twice in {text!r}")
+    return {"name": name, "flags": flags}
 
 
 def _scalar(text: str) -> Any:

@@ -7,13 +7,13 @@ server never heard. So what the server lists at the end is compared with what wa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.errors import TrackingError
-from mlflow_ngraph.execute.record import LaneRecord, StudyRecord
+from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tracking import engine_log
 from mlflow_ngraph.tracking.connection import every, unless_gone
 from mlflow_ngraph.tracking.content import Content, lane_content
@@ -59,43 +59,43 @@ def settle(
     study: StudyRun,
     record: StudyRecord,
     written: Mapping[str, RecordedLane],
+    made: Mapping[str, Sequence[str]],
     *,
     again: bool = False,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Remove what a repeated request made and what was replaced, and check that the lanes which were ``written`` are whole.
 
-    What somebody else has given the tags of this record is left as it is, and is none of it. Returns ids of lane runs by
+    ``made`` has runs that were made for lanes besides those of the journal. What somebody else has given the tags of this record is left as it is, and is none of it. Returns ids of lane runs by
     lane, and of LoggedModels by engine. Raises `TrackingError` if the server lacks something that it said it has.
     """
     lanes = _lanes(client, study, record, written)
     chosen = {lane_id: run.info.run_id for lane_id, run in lanes.items()}
+    own = {run_id for lane_id, lane in record.lanes.items() for run_id in (*lane.runs, *made.get(lane_id, ()))}
     surplus: list[Callable[[], object]] = [
         partial(client.delete_run, run.info.run_id)
         for run in study.lane_runs(client)
-        if run.info.run_id not in chosen.values() and (_is_former(run, record) or is_empty(run))
+        if run.info.run_id not in chosen.values() and (run.info.run_id in own or is_empty(run))
     ]
     if unlisted := sorted(set(written) - lanes.keys()):  # their engines are nobody's, as far as such an answer tells
         raise untrue(", ".join(f"lane {lane_id}" for lane_id in unlisted))
     models: dict[str, LoggedModel] = {}
     unlisted_models = {model_id for lane in written.values() for model_id in lane.models.values()}
     for lane_id, run in lanes.items():
-        own = written[lane_id].models if lane_id in written else record.lanes[lane_id].models
+        known = written[lane_id].models if lane_id in written else record.lanes[lane_id].models
         listed = engine_log.search(client, study, lane_id)
-        models |= engine_log.of_lane(client, listed, run, record.lanes[lane_id], own)
+        models |= engine_log.of_lane(client, listed, run, record.lanes[lane_id], known)
         unlisted_models -= {model.model_id for model in listed}
         kept = {model.model_id for model in models.values()}
         surplus += [
             partial(client.delete_logged_model, model.model_id)
             for model in listed
-            if model.model_id not in kept
-            and _is_surplus(model, run, record.lanes[lane_id])
-            and not _is_registered(client, model)
+            if model.model_id not in kept and _is_surplus(model, run, own) and not _is_registered(client, model)
         ]
     if surplus and not again:
         for remove in surplus:
             with unless_gone():
                 remove()
-        return settle(client, study, record, written, again=True)
+        return settle(client, study, record, written, made, again=True)
     wrong = [
         f"lane {lane_id}" for lane_id in sorted(written) if not is_whole(lanes[lane_id], lane_content(record, lane_id))
     ]
@@ -132,14 +132,9 @@ def _lanes(
     return found
 
 
-def _is_former(run: Run, record: StudyRecord) -> bool:
-    lane = record.lanes.get(run.data.tags.get(Tag.LANE_ID, ""))
-    return lane is not None and run.info.run_id in lane.runs
-
-
-def _is_surplus(model: LoggedModel, run: Run, lane: LaneRecord) -> bool:
-    """True for a LoggedModel of a former run, or without files."""
-    former = model.source_run_id in lane.runs and model.source_run_id != run.info.run_id
+def _is_surplus(model: LoggedModel, run: Run, own: Collection[str]) -> bool:
+    """True for a LoggedModel of a former run of ours, or without files."""
+    former = model.source_run_id in own and model.source_run_id != run.info.run_id
     return former or (model.source_run_id == run.info.run_id and str(model.status) != "READY")
 
 

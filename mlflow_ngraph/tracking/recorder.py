@@ -75,6 +75,8 @@ class Recorder:
         """Lanes that were recorded since the study was opened, or may have been."""
         self._written: dict[str, RecordedLane] = {}
         """Those of which the server said so."""
+        self._made: dict[str, list[str]] = {}
+        """Runs that were made for lanes, also where the server says later that it has none."""
         self.notes: list[str] = []
 
     @cached_property
@@ -180,7 +182,7 @@ class Recorder:
                     self._directory,
                     target,
                     study.run_id,
-                    *recorded.settle(self.client, study, record, self._written),
+                    *recorded.settle(self.client, study, record, self._written, self._made),
                 )
                 with files.placed(study.run_id):
                     self.client.log_artifacts(study.run_id, str(target))
@@ -232,7 +234,7 @@ class Recorder:
         A run that the journal does not name is left as it is if its figures are not those of the journal.
         """
         digest, lane_id = content.digest(), lane.lane.id
-        own = (*lane.runs, self._written[lane_id].run_id) if lane_id in self._written else lane.runs
+        own = (*lane.runs, *self._made.get(lane_id, ()))
         kept = None
         # A request that failed may have done what it asked for.
         known = study.lane_runs(self.client, lane_id) if lane_id in self._tried else study.lanes.get(lane_id, ())
@@ -254,6 +256,7 @@ class Recorder:
             tags = {**study.context_tags, **content.tags, Tag.CONTENT: digest, Tag.PARENT: study.run_id}
             kept = self.client.create_run(study.experiment_id, content.start_ms, tags, content.name)
             connection.require_id(kept.info.run_id)
+            self._made.setdefault(lane_id, []).append(kept.info.run_id)
             return kept, True
         if kept.data.tags.get(Tag.PARENT) != study.run_id:
             self.client.set_tag(kept.info.run_id, Tag.PARENT, study.run_id)

@@ -124,7 +124,10 @@ class WorkloadRef:
         scheme, colon, target = head.partition(":")
         if not colon or not target:
             raise WorkloadError(f"workload {shortened(text)} has no scheme: write scheme:target, such as timm:resnet18")
-        return cls(scheme, target, dict(parse_qsl(query, keep_blank_values=True)))
+        pairs = parse_qsl(query, keep_blank_values=True)
+        if len(options := dict(pairs)) < len(pairs):
+            raise WorkloadError(f"workload {shortened(text)} has an option twice")
+        return cls(scheme, target, options)
 
     @classmethod
     def recorded(cls, text: str) -> WorkloadRef | None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from mlflow_ngraph.cli.request import overrides, requested
-from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.errors import StudyError, WorkloadError
+from mlflow_ngraph.study import WorkloadChoice
+from mlflow_ngraph.workloads.base import WorkloadRef
 
 
 def test_nothing_asked_for_is_nothing_replaced() -> None:
@@ -38,6 +40,16 @@ def test_flags_have_the_types_that_they_would_have_in_a_file() -> None:
 def test_a_flag_that_is_no_single_value_in_yaml_is_text(value: str) -> None:
     (compiler,) = overrides(compilers=f"tvm?mcpu={value}")["compilers"]
     assert compiler["flags"] == {"mcpu": value}
+
+
+def test_a_flag_or_an_option_has_one_value() -> None:
+    with pytest.raises(StudyError, match="a flag stands twice in 'openvino"):
+        overrides(compilers="openvino?num_streams=1&num_streams=2")
+    with pytest.raises(WorkloadError, match="has an option twice"):
+        WorkloadRef.parse("block:mha?width=16&width=32")
+    choice = WorkloadChoice(ref="block:mha?width=16", options={"width": 32})
+    with pytest.raises(WorkloadError, match="width is 16 there, and another one in options"):
+        choice.parsed()
 
 
 def test_threads_are_a_number_or_a_word() -> None:

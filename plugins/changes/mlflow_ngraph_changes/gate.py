@@ -77,6 +77,10 @@ class Threshold:
         if not self.unsigned and self.share * worse < 0:
             sign = "negative: -3%" if worse < 0 else "positive: +3%"
             raise UsageError(f"threshold of {self.metric}: {metric.better} is better, so what is allowed is {sign}")
+        if worse < 0 and abs(self.share) >= 1:
+            raise UsageError(
+                f"threshold of {self.metric}: no loss is greater than 100 %, so that the gate would always pass"
+            )
         return worse * abs(self.share)
 
 

@@ -252,6 +252,8 @@ def test_thresholds(text: str, share: float) -> None:
         (["throughput=+3%"], UsageError, "higher is better, so what is allowed is negative: -3%"),
         (["latency_mean_ms=-3%"], UsageError, "lower is better, so what is allowed is positive"),
         (["throughput=-0.03"], UsageError, "is no threshold: write METRIC=CHANGE%"),
+        (["throughput=-100%"], UsageError, "no loss is greater than 100 %, so that the gate would always pass"),
+        (["speedup=300%"], UsageError, "no loss is greater than 100 %"),
         (["rounds=-3%"], UsageError, "neither high nor low is better"),
     ],
 )
