@@ -57,6 +57,13 @@ def require(directory: Path) -> None:
         raise UsageError(f"{directory} is no engine package: it has no {FILE}")
 
 
+def require_outside(place: Path) -> None:
+    """Check that no directory above ``place`` is a package: what is written there would damage it. Raises `UsageError`."""
+    for above in place.expanduser().resolve().parents:
+        if (above / DIGEST_FILE).is_file():
+            raise UsageError(f"{place} is inside of the engine package {above}: choose another place")
+
+
 def open_package(directory: Path, digest: str | None = None) -> Package:
     """Read a package and check every file.
 

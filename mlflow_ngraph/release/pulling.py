@@ -20,7 +20,7 @@ from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.load_check import LoadCheck
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, SIGNATURE_FILE, Manifest
-from mlflow_ngraph.engines.package import Package, read_manifest
+from mlflow_ngraph.engines.package import Package, read_manifest, require_outside
 from mlflow_ngraph.engines.staging import StagingDirectory, staging_directory
 from mlflow_ngraph.engines.verification import Check, Verification, verify, verify_arrived
 from mlflow_ngraph.errors import EngineError, UsageError
@@ -120,7 +120,7 @@ def pull_engine(
     TrackingError
         The server cannot be reached, or knows no such engine.
     UsageError
-        The source is ambiguous, or something else is at ``target``.
+        The source is ambiguous, or something else is at ``target``, or that is inside of another package.
     EngineError
         The engine is not trusted, is a program that nobody has allowed, does not fit this machine (with the command that
         builds it here), a file is not what was logged (with its name), or the outputs are not those of the model.
@@ -132,6 +132,7 @@ def pull_engine(
     tell(offer.manifest, offer.trust_check)
     consent.require(offer.manifest, str(offer.remote.digest), offer.described.trusted, run, home)
     place = Path(target).expanduser().absolute() if target is not None else _default(offer, home)
+    require_outside(place)
     unchanged = _standing(place, offer, force=force)
     if unchanged is not None:
         return unchanged

@@ -153,6 +153,8 @@ def test_saving_makes_a_package_like_the_first(logged: Logged, tmp_path: Path) -
     check(mlflow.pyfunc.load_model(str(tmp_path / "saved")).predict({"input": inputs[0]}), package)
     with pytest.raises(UsageError, match="is not empty"):
         mlflow_ngraph.save_model(package, tmp_path / "saved")
+    with pytest.raises(UsageError, match="is inside of the engine package"):
+        mlflow_ngraph.save_model(package, tmp_path / "saved" / "engine" / "another")
     mlflow_ngraph.save_model(package, tmp_path / "bare", pip_requirements=["openvino"])
     assert (tmp_path / "bare/requirements.txt").read_text() == "openvino\n"
     assert not (tmp_path / "bare/wheels").exists()

@@ -133,6 +133,13 @@ def test_what_stands_there_is_not_replaced_unless_it_is_an_engine_and_that_is_as
     assert (other / "thesis.txt").read_text() == "years of work"
 
 
+def test_no_engine_is_brought_into_another_one(remote: Remote, tmp_path: Path, logged: Logged) -> None:
+    other = logged.copy("openvino", tmp_path / "other")
+    with pytest.raises(UsageError, match="is inside of the engine package"):
+        pull_engine(remote, other / "engine" / "new")
+    open_package(other)
+
+
 def test_a_damaged_engine_is_named_and_mended_when_asked(remote: Remote, tmp_path: Path) -> None:
     target = tmp_path / "engine"
     pull_engine(remote, target)
