@@ -16,6 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mlflow_ngraph_serve import crowd
+from mlflow_ngraph_serve.incoming import Incoming
 from mlflow_ngraph_serve.lingering import Lingering
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ class Connection(H11Protocol):
     """
 
     crowd: Crowd
+    conn: Incoming
 
     def connection_made(self, transport: Any) -> None:
+        self.conn = Incoming(h11.SERVER)
         self.begun = self._heard = 0.0
         self._incoming = self.unsent = 0
         self.spare = self.prompt = self._counted = self._cut = False
@@ -152,7 +155,7 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         self.crowd.refused("malformed")
-        self._refuse(400, "this is not HTTP, or not all of it")
+        self._refuse(400, self.conn.problem or "this is not HTTP, or not all of it")
 
     @property
     def stalled(self) -> bool:

@@ -349,6 +349,23 @@ def test_habits_of_old_clients_and_proxies_are_answered(capfd: pytest.CaptureFix
     assert "uvicorn" not in capfd.readouterr().err
 
 
+def chunked(size: int, count: int) -> bytes:
+    chunk = f"{size:x}\r\n{' ' * size}\r\n"
+    return f"{HEAD}Transfer-Encoding: chunked\r\n\r\n{chunk * count}0\r\n\r\n".encode()
+
+
+def test_a_body_in_crumbs_is_refused() -> None:
+    """The server would parse a chunk for each byte, and serve nobody meanwhile."""
+    with Echoing() as echo:
+        for size, count, said in ((1, 1000, b"not JSON"), (1, 50_000, b"over 1000 chunks"), (64, 1060, b"not JSON")):
+            with echo.sent(chunked(size, count)) as client:
+                client.shutdown(socket.SHUT_WR)
+                answer = rest(client)
+                assert answer.startswith(b"HTTP/1.1 400 ")
+                assert said in answer
+        assert echo.failures("malformed") == 3
+
+
 def test_headers_that_do_not_come_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEADER_S", 0.2)
     with Echoing() as echo, echo.sent(b"GET /v2 HT") as half, echo.sent(b"") as silent:
