@@ -136,6 +136,8 @@ class Application:
                 return self._no_route(405, "this address takes another method", {"Allow": ", ".join(methods)})
             return await endpoint(request)
         except Refusal as error:
+            # Its frames have the body and all that was read of it, and a future in one of them has the error.
+            error.__traceback__ = None
             self.service.metrics.refused(error.reason)
             if error.reason in ("queue_full", "latency"):
                 await self.service.pace.refuse()
@@ -346,6 +348,8 @@ class Application:
             return await asyncio.wait_for(helped, self._left(start))
         except asyncio.TimeoutError:
             raise self._too_late() from None
+        finally:
+            self._crowd.grown()
 
     def _too_late(self) -> Refusal:
         limit = self.service.limits.timeout_s

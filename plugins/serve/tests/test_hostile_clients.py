@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -364,6 +366,27 @@ def test_a_body_in_crumbs_is_refused() -> None:
                 assert answer.startswith(b"HTTP/1.1 400 ")
                 assert said in answer
         assert echo.failures("malformed") == 3
+
+
+def test_nothing_of_a_refused_body_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of it takes many times its bytes, and the frames of an error would hold it."""
+    returned = threading.Event()
+    monkeypatch.setattr(crowd, "QUIET_S", 0.1)
+    monkeypatch.setattr(crowd.process_memory, "release_freed", returned.set)
+    monkeypatch.setattr(Echo, "max_body_bytes", 1 << 21)
+    values = "[]," * 500_000 + "[]"
+    body = f'{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,4],"data":[{values}]}}]}}'
+    with Echoing() as echo:
+        assert echo.ask().status_code == 200
+        gc.disable()
+        try:
+            before = sys.getallocatedblocks()
+            with echo.sent(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode()) as client:
+                assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
+            assert sys.getallocatedblocks() < before + 250_000
+        finally:
+            gc.enable()
+        assert returned.wait(10)
 
 
 def test_headers_that_do_not_come_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
