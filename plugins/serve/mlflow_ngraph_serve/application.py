@@ -274,6 +274,8 @@ class Application:
             raise Refusal(400, "malformed", "a body has a length or comes in chunks, not both", close=True)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "malformed", "bodies must not be compressed", close=True)
+        if len(set(headers.getlist(LENGTH_HEADER))) > 1:
+            raise Refusal(400, "malformed", f"{LENGTH_HEADER} has two values", close=True)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _SENT and LENGTH_HEADER not in headers:
             raise Refusal(415, "malformed", f"Content-Type must be {' or '.join(sorted(_SENT))}", close=True)

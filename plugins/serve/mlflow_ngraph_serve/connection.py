@@ -86,6 +86,7 @@ class Connection(H11Protocol):
     def eof_received(self) -> bool:  # type: ignore[override] # asyncio takes the answer, which the web server never gives
         """A client that sends nothing more still gets its answers: True where one is due."""
         self.transport.client_ended = True  # type: ignore[attr-defined]
+        self._end_with_client()
         return self._due
 
     def handle_events(self) -> None:
@@ -178,7 +179,11 @@ class Connection(H11Protocol):
         return waits or (self._answering and not self.cycle.more_body)
 
     def _end_with_client(self) -> None:
-        if self.transport.client_ended and not self._due:  # type: ignore[attr-defined]
+        if not self.transport.client_ended or self._due or self.transport.is_closing():  # type: ignore[attr-defined]
+            return
+        if self._answering or self.conn.trailing_data[0].strip():
+            self.send_400_response("")
+        else:
             self.transport.close()
 
     async def sending(self, size: int, sent: Awaitable[None]) -> bool:

@@ -27,7 +27,7 @@ from mlflow_ngraph_serve.client import encode
 from mlflow_ngraph_serve.listening import address, listen
 from mlflow_ngraph_serve.metrics import Metrics
 from mlflow_ngraph_serve.pace import Pace
-from mlflow_ngraph_serve.protocol import InferenceRequest, Interface
+from mlflow_ngraph_serve.protocol import LENGTH_HEADER, InferenceRequest, Interface
 from mlflow_ngraph_serve.server import Server
 from mlflow_ngraph_serve.service import RequestLimits, Service
 from tests.support.serving import counted
@@ -235,8 +235,13 @@ def test_clients_that_send_nothing_more_get_their_answers() -> None:
             with echo.sent(half) as client:
                 client.shutdown(socket.SHUT_WR)
                 started = time.monotonic()
-                assert b"HTTP/1.1 200 " not in rest(client)
+                answer = rest(client)
+                assert answer.startswith(b"HTTP/1.1 400 ") if half else not answer
                 assert time.monotonic() - started < 5
+        with echo.sent(question() + question()[:-1]) as client:
+            client.shutdown(socket.SHUT_WR)
+            answer = rest(client)
+            assert answer.index(b"HTTP/1.1 200 ") < answer.index(b"HTTP/1.1 400 ")
         until(lambda: counted(echo.url, "ngraph_connections") == 1)
 
 
@@ -387,6 +392,12 @@ def test_nothing_of_a_refused_body_stays(monkeypatch: pytest.MonkeyPatch) -> Non
         finally:
             gc.enable()
         assert returned.wait(10)
+
+
+def test_two_lengths_of_the_json_are_refused() -> None:
+    lengths = "".join(f"{LENGTH_HEADER}: {length}\r\n" for length in (2, 3))
+    with Echoing() as echo, echo.sent(f"{HEAD}{lengths}Content-Length: 3\r\n\r\n{{}} ".encode()) as client:
+        assert b"has two values" in rest(client)
 
 
 def test_headers_that_do_not_come_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
