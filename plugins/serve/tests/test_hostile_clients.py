@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import requests
 
+from mlflow_ngraph import process_memory
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph_serve import connection, crowd
 from mlflow_ngraph_serve.batching import BatchAnswer
@@ -377,7 +378,7 @@ def test_nothing_of_a_refused_body_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     """What was read of it takes many times its bytes, and the frames of an error would hold it."""
     returned = threading.Event()
     monkeypatch.setattr(crowd, "QUIET_S", 0.1)
-    monkeypatch.setattr(crowd.process_memory, "release_freed", returned.set)
+    monkeypatch.setattr(process_memory, "release_freed", returned.set)
     monkeypatch.setattr(Echo, "max_body_bytes", 1 << 21)
     values = "[]," * 500_000 + "[]"
     body = f'{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,4],"data":[{values}]}}]}}'
