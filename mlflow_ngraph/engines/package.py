@@ -113,6 +113,10 @@ def check_files(package: Package) -> None:
         if name not in known and not is_of_mlflow(name):
             raise EngineError(f"{harmless(str(path))} is not in the manifest of the package")
     model_files.check(directory, manifest)
+    if empty := next(
+        (path for path in sorted(directory.rglob("*")) if path.is_dir() and not any(path.iterdir())), None
+    ):
+        raise EngineError(f"{harmless(str(empty))} is an empty directory, of which the manifest knows nothing")
 
 
 def check_spec(directory: Path, manifest: Manifest) -> None:
