@@ -57,6 +57,12 @@ def require(directory: Path) -> None:
         raise UsageError(f"{directory} is no engine package: it has no {FILE}")
 
 
+def require_name(source: object) -> None:
+    """Check that a directory or an address is not empty: as a path that is the current directory. Raises `UsageError`."""
+    if source == "":
+        raise UsageError("expected the directory or the address of an engine, found an empty text")
+
+
 def require_outside(place: Path) -> None:
     """Check that no directory above ``place`` is a package: what is written there would damage it. Raises `UsageError`."""
     for above in place.expanduser().resolve().parents:

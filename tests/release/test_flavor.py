@@ -139,6 +139,9 @@ def test_what_names_no_engine_is_said_in_one_line(tmp_path: Path) -> None:
         mlflow_ngraph.load_model("models:/none@such")
     with pytest.raises(EngineError, match="there is no engine package at"):
         mlflow_ngraph.load_model(tmp_path / "none")
+    for call in (mlflow_ngraph.load_model, lambda source: mlflow_ngraph.save_model(source, tmp_path / "new")):
+        with pytest.raises(UsageError, match="found an empty text"):
+            call("")
 
 
 def test_saving_makes_a_package_like_the_first(logged: Logged, tmp_path: Path) -> None:
