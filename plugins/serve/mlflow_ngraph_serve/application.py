@@ -7,7 +7,6 @@ parse or to write is done in a thread beside.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
@@ -24,6 +23,7 @@ from starlette.routing import Route, Router
 
 from mlflow_ngraph.version import __version__
 from mlflow_ngraph_serve import invocations
+from mlflow_ngraph_serve.answers import Answer, as_json, refusal
 from mlflow_ngraph_serve.protocol import EXTENSIONS, LENGTH_HEADER
 from mlflow_ngraph_serve.refusal import Refusal
 
@@ -155,20 +155,20 @@ class Application:
     def _no_route(self, status: int, said: str, headers: Mapping[str, str]) -> Response:
         self.service.metrics.refused("unknown")
         # The body of such a request is not read.
-        return _json({"error": said}, status, {**headers, "Connection": "close"})
+        return as_json({"error": said}, status, {**headers, "Connection": "close"})
 
     async def _server(self, _: Request) -> Response:
-        return _json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
+        return as_json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
 
     async def _index(self, request: Request) -> Response:
         model = f"/v2/models/{self.service.interface.name}"
         addresses = {"model": model, "infer": f"{model}/infer", "invocations": "/invocations", "metrics": "/metrics"}
-        return _json(
+        return as_json(
             {"name": "mlflow-ngraph", "version": __version__, "models": self._served(), "addresses": addresses}
         )
 
     async def _models(self, _: Request) -> Response:
-        return _json({"models": self._served()})
+        return as_json({"models": self._served()})
 
     def _served(self) -> list[dict[str, Any]]:
         interface = self.service.interface
@@ -176,20 +176,20 @@ class Application:
 
     async def _live(self, _: Request) -> Response:
         live = not self.service.broken
-        return _json({"live": live}, 200 if live else 503)
+        return as_json({"live": live}, 200 if live else 503)
 
     async def _ready(self, _: Request) -> Response:
         ready = self.service.ready
-        return _json({"ready": ready}, 200 if ready else 503)
+        return as_json({"ready": ready}, 200 if ready else 503)
 
     async def _model(self, request: Request) -> Response:
         self._named(request)
-        return _json(self.service.metadata)
+        return as_json(self.service.metadata)
 
     async def _model_ready(self, request: Request) -> Response:
         self._named(request)
         ready = self.service.ready
-        return _json({"name": self.service.interface.name, "ready": ready}, 200 if ready else 503)
+        return as_json({"name": self.service.interface.name, "ready": ready}, 200 if ready else 503)
 
     async def _metrics(self, _: Request) -> Response:
         text, kind = self.service.metrics.text()
@@ -234,9 +234,9 @@ class Application:
         try:
             question = await self._helped(_json_bytes(length, body) > SMALL, partial(read, body), start)
             answer = await self._answer(question, start)
-            as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
+            json_bytes = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
             written = partial(write, question, answer.outputs)
-            content, headers = await self._helped(as_json > SMALL, written, start)
+            content, headers = await self._helped(json_bytes > SMALL, written, start)
             seconds = time.monotonic() - came
             self._in_time(self.service.pace.in_time(seconds))
         except BaseException:
@@ -253,7 +253,7 @@ class Application:
             if whole:
                 self.service.metrics.answered(time.monotonic() - start, answer.queued_s)
 
-        return _Answer(content, headers, connection, left)
+        return Answer(content, headers, connection, left)
 
     def _named(self, request: Request) -> None:
         """Refuse other models, and other versions of this one."""
@@ -376,39 +376,8 @@ class _Address:
         await response(scope, receive, send)
 
 
-class _Answer(Response):
-    """An answer whose place is kept until its last byte has left."""
-
-    def __init__(
-        self, content: bytes, headers: dict[str, str], connection: Connection, left: Callable[[bool], None]
-    ) -> None:
-        super().__init__(content, headers=headers)
-        self._connection, self._left = connection, left
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        whole = False
-        try:
-            whole = await self._connection.sending(len(self.body), super().__call__(scope, receive, send))
-        finally:
-            self._left(whole)
-
-
-def refusal(error: Refusal) -> Response:
-    """Answer to a refused request: one line of JSON."""
-    headers = {}
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-    if error.close:
-        headers["Connection"] = "close"
-    return _json({"error": str(error)}, error.status, headers)
-
-
 def _json_bytes(length: str | None, body: bytearray) -> int:
     """Length of the JSON in a body; an invalid header counts as 0, which is refused at once."""
     if length is None:
         return len(body)
     return int(length) if length.isascii() and length.isdigit() and len(length) < _DIGITS else 0
-
-
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(content) + "\n", status, headers, "application/json")
