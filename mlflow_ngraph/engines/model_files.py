@@ -27,7 +27,7 @@ FLAVOR = "ngraph"
 LOADER = "mlflow_ngraph.release.flavor"
 MODEL, REQUIREMENTS, CONDA, PYTHON_ENV = "MLmodel", "requirements.txt", "conda.yaml", "python_env.yaml"
 CARD = "README.md"
-"""What a study logs beside them. ``registered_model_meta``, which MLflow adds when it loads, is not looked at."""
+"""The file that a study logs beside them. ``registered_model_meta``, which MLflow adds when it loads, is not looked at."""
 WHEELS = "wheels"
 _WRITTEN = (REQUIREMENTS, MODEL, CONDA, PYTHON_ENV)
 _FACTS = frozenset({
@@ -49,12 +49,12 @@ _PLAIN = re.compile(rf"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?({_COMPARED}(,{_COMPARED
 _PACKED = 16
 """How much larger than another an equal wheel may be, as one that is not compressed."""
 _OWN = re.compile(rf"mlflow=={_VERSION}|\./{WHEELS}/[\w.-]+", re.ASCII)
-"""What `pull` requires beside the engine's runtime."""
+"""Requirements of `pull` beside the engine's runtime."""
 
 
 @dataclass(frozen=True)
 class _Form:
-    """What a text must look like, and its name."""
+    """A pattern of texts, and its name."""
 
     pattern: str
     name: str

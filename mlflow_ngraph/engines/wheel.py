@@ -26,7 +26,7 @@ _LEFT = "__pycache__"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: equal files make equal wheels."""
 _LISTED_BYTES, _END_BYTES = 46, 22
-"""Of a member in the list of a zip, beside its name, and of the record at its end."""
+"""Sizes of a member in the list of a zip, beside its name, and of the record at its end."""
 
 
 @cache

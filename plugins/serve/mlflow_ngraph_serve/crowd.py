@@ -28,7 +28,7 @@ QUIET_S = 5.0
 
 
 class Member(Protocol):
-    """What a `Crowd` knows of a connection."""
+    """A connection as a `Crowd` knows it."""
 
     transport: Any
     cycle: Any
