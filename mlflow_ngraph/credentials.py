@@ -81,7 +81,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def plain_environment() -> dict[str, str]:
-    """Of the clean environment what systems, interpreters and runtimes read: all that an engine needs."""
+    """Variables of the clean environment that systems, interpreters and runtimes read: all that an engine needs."""
     return {name: value for name, value in clean_environment().items() if _PLAIN.match(name) or name in _named}
 
 

@@ -13,6 +13,8 @@ def version_mismatch(found: object, known: int, writer: object = None) -> str:
     """Explain why a file of another format, by version ``writer``, cannot be read; empty if the format matches."""
     if found == known and not isinstance(found, bool):
         return ""
+    if isinstance(found, str) and found == str(known):
+        return f"has the text {found!r} for its format, which is a number"
     said = harmless(str(found)[:_LONGEST])
     reader = (
         f"mlflow-ngraph {harmless(writer[:_LONGEST])} wrote it and reads it"

@@ -78,6 +78,12 @@ def test_a_manifest_of_the_first_format_is_refused_with_what_to_do() -> None:
         Manifest.parse((DATA / "manifest-1.json").read_bytes(), "golden")
 
 
+def test_a_text_in_the_place_of_the_format_is_said_to_be_one() -> None:
+    content = (DATA / "manifest-2.json").read_bytes().replace(b'"schema_version": 2', b'"schema_version": "2"', 1)
+    with pytest.raises(EngineError, match=r"golden has the text '2' for its format, which is a number; or compile"):
+        Manifest.parse(content, "golden")
+
+
 def test_a_newer_journal_is_refused_with_what_reads_it(tmp_path: Path) -> None:
     line, _ = journal.line_of(
         {"event": "study_started", "schema_version": 2, "versions": {"mlflow-ngraph": "9.1.0"}}, ""

@@ -11,7 +11,7 @@ import click
 
 from mlflow_ngraph.addresses import shown
 from mlflow_ngraph.cli import output
-from mlflow_ngraph.cli.lists import items, whole
+from mlflow_ngraph.cli.lists import FiniteRange, items, whole
 from mlflow_ngraph.cli.waiting import waiting
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.metrics import TABLE, is_uncertainty
@@ -242,7 +242,7 @@ def bound_options(*names: str) -> Callable[[F], F]:
         for name in reversed(names):
             bound = BOUNDS[name]
             flag = f"--{name.replace('_', '-')}"
-            command = click.option(flag, name, type=float, metavar=bound.metavar, help=bound.meaning)(command)
+            command = click.option(flag, name, type=FiniteRange(), metavar=bound.metavar, help=bound.meaning)(command)
         return command
 
     return add

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -141,9 +142,12 @@ def _limits(bounds: dict[str, float | None], most: Sequence[str], least: Sequenc
         for text in items(texts):
             metric, _, number = text.partition("=")
             try:
-                limits.append(Limit(metric.strip(), bound, float(number)))  # type: ignore[arg-type] # max or min
+                value = float(number)
             except ValueError:
                 raise UsageError(f"{bound}: expected METRIC=NUMBER, found {text!r}") from None
+            if not math.isfinite(value):
+                raise UsageError(f"{bound}: expected a finite number, found {text!r}")
+            limits.append(Limit(metric.strip(), bound, value))  # type: ignore[arg-type] # max or min
     return limits
 
 

@@ -24,10 +24,11 @@ def sign(engine: str, key: Path, tracking_uri: str | None, as_json: bool) -> int
     engine that is compared with what its run recorded; the signature is logged with it. All files are compared with their
     digests first, and nothing of the engine runs. There is one signature: a new one takes its place.
     """
+    from mlflow_ngraph.engines import package
+
+    package.require_name(engine)
     private = trust_options.load(key)
     if Path(engine).is_dir() or ":" not in engine:
-        from mlflow_ngraph.engines import package
-
         opened = package.open_package(Path(engine))
         by, digest, where = package.sign(opened, private), opened.digest, str(opened.directory)
     else:

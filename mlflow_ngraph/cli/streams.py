@@ -42,8 +42,8 @@ def prepare() -> bool:
         try:
             os.fstat(number)
         except OSError:
-            # A file that is opened later must not become what everybody prints to.
-            os.open(os.devnull, os.O_RDWR)
+            # A file that is opened later must not become what everybody prints to; nor one of the process that this one becomes.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdout is None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as the interpreter does it
     if sys.stderr is None:

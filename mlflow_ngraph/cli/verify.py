@@ -51,6 +51,7 @@ def verify(
     how: dict[str, Any] = {
         "rules": trusting.load(trust), "seconds": seconds if measure else 0.0, "run": run, "as_json": as_json,
     }  # fmt: skip
+    packages.require_name(engine)
     if Path(engine).is_dir() or ":" not in engine:
         packages.require(Path(engine))
         return _verify(Path(engine), [Path(engine)], None, **how)

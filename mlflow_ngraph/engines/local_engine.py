@@ -15,11 +15,10 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from weakref import WeakSet, finalize
 
@@ -27,6 +26,7 @@ from mlflow_ngraph.compilers.base import Compiler, Engine, FlagValue, Invocation
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines.arrays import check_integers, input_arrays, samples
 from mlflow_ngraph.engines.batches import Batching, check_batching, inseparable, join, pieces, take_piece
+from mlflow_ngraph.engines.engine_thread import EngineThread, starting
 from mlflow_ngraph.engines.files import damage
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import Package, check_files, read_manifest
@@ -51,80 +51,6 @@ WARM_UP_CALLS = 3
 """The first calls are the slow ones: memory is laid out, and some runtimes settle their choices."""
 
 
-class _Worker:
-    """The thread of an engine, and what is loaded in it. It knows nothing of the engine, which may be dropped.
-
-    An executor would take locks to end, and an engine may be dropped while its thread holds them.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.engines: dict[int, Engine] = {}
-        """By batch size."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Have a thread, which starts at the first call."""
-        self.ended = False
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self.thread = threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True)
-
-    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Have the thread call a function. Raises `EngineError` if it has ended."""
-        future: Future[T] = Future()
-        with self._lock:
-            if self.ended:
-                raise EngineError("the engine is closed")
-            if self.thread.ident is None:
-                self.thread.start()
-            self._calls.put((future, function, arguments))
-        return future
-
-    def close(self) -> None:
-        """Free the engines after all earlier calls, and end the thread."""
-        with self._lock:
-            freed = None if self.ended else self.drop()
-        self._join()
-        if freed is not None and freed.done():
-            freed.result()
-
-    def drop(self) -> Future[None]:
-        """As `close`, without waiting and without a lock."""
-        freed: Future[None] = Future()
-        self._calls.put((freed, self._free, ()))
-        self.leave()
-        return freed
-
-    def leave(self, *, wait: bool = False) -> None:
-        """End the thread after all earlier calls; the interpreter frees the engines."""
-        self.ended = True
-        self._calls.put(None)
-        if wait:
-            self._join()
-
-    def _join(self) -> None:
-        if self.thread.ident not in (None, threading.get_ident()):
-            self.thread.join()
-
-    def _free(self) -> None:
-        while self.engines:
-            self.engines.popitem()[1].close()
-
-
-def _work(calls: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]) -> None:
-    while (call := calls.get()) is not None:
-        future, function, arguments = call
-        try:
-            result = function(*arguments)
-        except BaseException as error:  # noqa: BLE001 - the caller's
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-        # Whoever waits for the next call would keep the engine of this one.
-        call = future = function = arguments = result = None  # type: ignore[assignment]
-
-
 class LoadedEngine:
     """A loaded engine, made by `mlflow_ngraph.load_model`. A context manager that closes itself.
 
@@ -142,7 +68,7 @@ class LoadedEngine:
         compatibility.check(package.manifest, str(package.directory))
         self._compiler: Compiler[Any] = compatibility.compiler_of(spec)
         self._target = replace(spec.target, mode=mode)
-        self._worker = worker = _Worker(f"ngraph-{spec.compiler}")
+        self._worker = worker = EngineThread(f"ngraph-{spec.compiler}")
         # An engine that nobody holds any more ends as a closed one does.
         finalize(self, worker.drop).atexit = False
         _OPEN.add(self)
@@ -361,7 +287,7 @@ class LoadedEngine:
 
 
 _OPEN: WeakSet[LoadedEngine] = WeakSet()
-_WORKERS: WeakSet[_Worker] = WeakSet()
+_WORKERS: WeakSet[EngineThread] = WeakSet()
 _LOADED: Counter[type[Compiler[Any]]] = Counter()
 """Engines that this process has loaded, by compiler, closed ones as well."""
 _LOST: set[str] = set()
@@ -396,7 +322,8 @@ def open_prepared(directory: Path, digest: str | None = None) -> Package:
     """
     package = read_manifest(directory, digest)
     with ThreadPoolExecutor(1, "ngraph-digests") as pool:
-        checked = pool.submit(check_files, package)
+        with starting():
+            checked = pool.submit(check_files, package)
         with suppress(Exception):  # said again, and in order, when the engine is loaded
             spec = package.manifest.spec
             prepare(compatibility.compiler_of(spec), spec.target)

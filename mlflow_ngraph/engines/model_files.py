@@ -6,11 +6,11 @@ files anew, with the wheel of its own installation: so each is what was packaged
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from mlflow_ngraph import documents
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import FILE, Manifest, is_of_mlflow
-from mlflow_ngraph.engines.wheel import wheel
+from mlflow_ngraph.engines.wheel import has_files, wheel
 from mlflow_ngraph.errors import DependencyError, EngineError
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
@@ -26,12 +26,22 @@ from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 FLAVOR = "ngraph"
 LOADER = "mlflow_ngraph.release.flavor"
 MODEL, REQUIREMENTS, CONDA, PYTHON_ENV = "MLmodel", "requirements.txt", "conda.yaml", "python_env.yaml"
+CARD = "README.md"
+"""The file that a study logs beside them. ``registered_model_meta``, which MLflow adds when it loads, is not looked at."""
 WHEELS = "wheels"
+_WRITTEN = (REQUIREMENTS, MODEL, CONDA, PYTHON_ENV)
 _FACTS = frozenset({
-    "artifact_path", "is_signature_from_type_hint", "mlflow_version", "model_id", "model_size_bytes", "model_uuid", "run_id",
-    "type_hint_from_example", "utc_time_created",
+    "artifact_path", "mlflow_version", "model_id", "model_size_bytes", "model_uuid", "run_id", "utc_time_created",
 })  # fmt: skip
 """Keys of an MLmodel that differ from one to the next, and name neither code nor files."""
+_HINTS = frozenset({"is_signature_from_type_hint", "type_hint_from_example"})
+_EMPTY = _HINTS | {"auth_policy", "env_vars", "metadata", "prompts", "resources", "saved_input_example_info"}
+"""Keys that MLflow may write without a value."""
+_GONE = f"{MODEL} is gone, so that it is no model of MLflow any more: pull the engine again"
+_ANEW = (
+    "loader, signature, requirements and wheels are what was packaged, or what pull writes; ids, and versions of Python, "
+    "MLflow and build tools, were not compared"
+)
 _VERSION = r"\d[\w.+!]*"
 _COMPARED = rf" ?(===?|[<>~!]=|[<>]) ?{_VERSION}(\.\*)?"
 _PLAIN = re.compile(rf"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?({_COMPARED}(,{_COMPARED})*)?", re.ASCII)
@@ -39,7 +49,18 @@ _PLAIN = re.compile(rf"[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?({_COMPARED}(,{_COMPARED
 _PACKED = 16
 """How much larger than another an equal wheel may be, as one that is not compressed."""
 _OWN = re.compile(rf"mlflow=={_VERSION}|\./{WHEELS}/[\w.-]+", re.ASCII)
-"""What `pull` requires beside the engine's runtime."""
+"""Requirements of `pull` beside the engine's runtime."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A pattern of texts, and its name."""
+
+    pattern: str
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 def check(directory: Path, manifest: Manifest) -> None:
@@ -47,22 +68,23 @@ def check(directory: Path, manifest: Manifest) -> None:
 
     Raises `EngineError` with the first one that is missing or does not follow from the manifest, and what in it does not.
     """
-    names = (REQUIREMENTS, MODEL, CONDA, PYTHON_ENV)
-    present = [name for name in names if (directory / name).exists()]
-    if MODEL in present and len(present) < len(names):
-        gone = next(name for name in names if name not in present)
+    present = [name for name in _WRITTEN if (directory / name).exists()]
+    if MODEL in present and len(present) < len(_WRITTEN):
+        gone = next(name for name in _WRITTEN if name not in present)
         raise EngineError(f"{directory / gone} is missing: {MODEL} needs it")
     lines: list[str] = []
-    for name in present:
+    for name in [*present, *([CARD] if (directory / CARD).exists() else [])]:
         path = directory / name
         try:
             if name == REQUIREMENTS:
                 lines = documents.content(path).decode().splitlines()
                 problem = _strange(lines, directory, manifest)
+            elif name == CARD:
+                problem = "" if _is_packaged(path, directory, manifest) else "it is not the packaged one"
             else:
                 found = documents.from_yaml(path)
                 if name == MODEL and isinstance(found, dict):
-                    found = {key: value for key, value in found.items() if key not in _FACTS and value is not None}
+                    found = _without_facts(found, packaged=_is_packaged(path, directory, manifest))
                 problem = _difference(_expected(manifest, lines)[name], found)
         except (OSError, ValueError) as error:
             raise EngineError(f"{path} is not readable: {error}") from None
@@ -76,14 +98,24 @@ def check(directory: Path, manifest: Manifest) -> None:
 def summary(directory: Path, manifest: Manifest) -> tuple[bool, str]:
     """Where the files of MLflow in a checked package are from, and True if that is known; empty if it has none."""
     if not (directory / MODEL).exists():
-        return True, ""
-    for path in _wheels(directory):
+        return (False, _GONE) if MODEL in manifest.files else (True, "")
+    wheels = _wheels(directory)
+    for path in wheels:
         if not _is_known(path, directory, manifest):
             return False, (
                 f"{path.relative_to(directory)}, which MLflow installs, is neither the packaged wheel nor that of the "
                 "mlflow-ngraph here: pull the engine again with --force"
             )
-    return True, f"{MODEL}, {REQUIREMENTS} and wheels are what was packaged, or what pull writes"
+    if all(_is_packaged(path, directory, manifest) for path in (*(directory / name for name in _WRITTEN), *wheels)):
+        return True, f"{MODEL}, {REQUIREMENTS}, {CONDA}, {PYTHON_ENV} and wheels are what was packaged"
+    return True, _ANEW
+
+
+def _without_facts(model: dict[str, Any], *, packaged: bool) -> dict[str, Any]:
+    """An MLmodel without what MLflow alone knows of it. What was packaged may be of an MLflow that writes other keys."""
+    empty = [name for name, value in model.items() if value is None and (packaged or name in _EMPTY)]
+    empty += [name for name in _HINTS if model.get(name) is False]
+    return {name: value for name, value in model.items() if name not in _FACTS and name not in empty}
 
 
 def _wheels(directory: Path) -> list[Path]:
@@ -100,20 +132,10 @@ def _is_known(path: Path, directory: Path, manifest: Manifest) -> bool:
         return False
     try:
         return (
-            path.name == name
-            and path.stat().st_size < _PACKED * len(content)
-            and _has_files(path.read_bytes(), content)
+            path.name == name and path.stat().st_size < _PACKED * len(content) and has_files(path.read_bytes(), content)
         )
     except (OSError, ValueError, zipfile.BadZipFile):
         return False
-
-
-def _has_files(wheel: bytes, own: bytes) -> bool:
-    """True if two wheels have equal files; another zlib compresses them to other bytes."""
-    with zipfile.ZipFile(io.BytesIO(wheel)) as theirs, zipfile.ZipFile(io.BytesIO(own)) as ours:
-        names, sizes = ours.namelist(), [(info.filename, info.file_size) for info in ours.infolist()]
-        equal = sizes == [(info.filename, info.file_size) for info in theirs.infolist()]
-        return equal and all(theirs.read(name) == ours.read(name) for name in names)
 
 
 def _is_packaged(path: Path, directory: Path, manifest: Manifest) -> bool:
@@ -122,6 +144,10 @@ def _is_packaged(path: Path, directory: Path, manifest: Manifest) -> bool:
 
 def _strange(lines: Sequence[str], directory: Path, manifest: Manifest) -> str:
     """First requirement that was neither packaged nor follows from the manifest, or that lacks; empty without one."""
+    for line in lines:
+        path = line.removeprefix("./")
+        if path.startswith(f"{WHEELS}/") and is_of_mlflow(path) and not (directory / path).exists():
+            return f"{path} is missing"
     if strange := next((line for line in lines if not _is_plain(line, directory)), ""):
         return f"{shortened(strange)} is no distribution with a version"
     if _is_packaged(directory / REQUIREMENTS, directory, manifest):
@@ -142,8 +168,8 @@ def _is_plain(line: str, directory: Path) -> bool:
 
 
 def _expected(manifest: Manifest, lines: Sequence[str]) -> dict[str, Any]:
-    """Content of the YAML files, with patterns where it depends on the machine that wrote them."""
-    spec, version = manifest.spec, re.compile(_VERSION)
+    """Content of the YAML files, with forms where it depends on the machine that wrote them."""
+    spec, version = manifest.spec, _Form(_VERSION, "version")
     return {
         MODEL: {
             "flavors": {
@@ -159,11 +185,15 @@ def _expected(manifest: Manifest, lines: Sequence[str]) -> dict[str, Any]:
         CONDA: {
             "name": "mlflow-env",
             "channels": ["conda-forge"],
-            "dependencies": [re.compile(f"python={_VERSION}"), re.compile(f"pip(<={_VERSION})?"), {"pip": list(lines)}],
+            "dependencies": [
+                _Form(f"python={_VERSION}", "version of python"),
+                _Form(f"pip(<={_VERSION})?", "pip"),
+                {"pip": list(lines)},
+            ],
         },
         PYTHON_ENV: {
             "python": version,
-            "build_dependencies": [re.compile(f"{tool}(=={_VERSION})?") for tool in ("pip", "setuptools", "wheel")],
+            "build_dependencies": [_Form(f"{tool}(=={_VERSION})?", tool) for tool in ("pip", "setuptools", "wheel")],
             "dependencies": [f"-r {REQUIREMENTS}"],
         },
     }
@@ -202,6 +232,6 @@ def _difference(expected: Any, found: Any) -> str:
         return ""
     if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         return next(filter(None, map(_difference, expected, found)), "")
-    if isinstance(expected, re.Pattern):
-        return "" if expected.fullmatch(str(found)) else f"{shortened(found)} is no {expected.pattern}"
+    if isinstance(expected, _Form):
+        return "" if re.fullmatch(expected.pattern, str(found)) else f"{shortened(found)} is no {expected.name}"
     return "" if found == expected else f"{shortened(found)}, not {shortened(expected)}"

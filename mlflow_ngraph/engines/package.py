@@ -57,6 +57,19 @@ def require(directory: Path) -> None:
         raise UsageError(f"{directory} is no engine package: it has no {FILE}")
 
 
+def require_name(source: object) -> None:
+    """Check that a directory or an address is not empty: as a path that is the current directory. Raises `UsageError`."""
+    if source == "":
+        raise UsageError("expected the directory or the address of an engine, found an empty text")
+
+
+def require_outside(place: Path) -> None:
+    """Check that no directory above ``place`` is a package: what is written there would damage it. Raises `UsageError`."""
+    for above in place.expanduser().resolve().parents:
+        if (above / DIGEST_FILE).is_file():
+            raise UsageError(f"{place} is inside of the engine package {above}: choose another place")
+
+
 def open_package(directory: Path, digest: str | None = None) -> Package:
     """Read a package and check every file.
 
@@ -106,6 +119,10 @@ def check_files(package: Package) -> None:
         if name not in known and not is_of_mlflow(name):
             raise EngineError(f"{harmless(str(path))} is not in the manifest of the package")
     model_files.check(directory, manifest)
+    if empty := next(
+        (path for path in sorted(directory.rglob("*")) if path.is_dir() and not any(path.iterdir())), None
+    ):
+        raise EngineError(f"{harmless(str(empty))} is an empty directory, of which the manifest knows nothing")
 
 
 def check_spec(directory: Path, manifest: Manifest) -> None:

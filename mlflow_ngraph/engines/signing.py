@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow_ngraph import documents
 from mlflow_ngraph.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ NAMESPACE = "mlflow-ngraph"
 """Namespace, so that signatures for other purposes do not count."""
 KEY_TYPE = "ssh-ed25519"
 MAX_BYTES = 16 << 10
-"""No signature is larger."""
+"""No signature is larger, and no private key."""
 
 _MAGIC = b"SSHSIG"
 _VERSION = 1
@@ -48,7 +49,7 @@ def load_key(path: Path, passphrase: Callable[[], str] | None = None) -> Ed25519
 
     path = path.expanduser()
     try:
-        content = path.read_bytes()
+        content = documents.content(path, MAX_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error.strerror}") from None
     try:

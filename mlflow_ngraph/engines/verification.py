@@ -67,9 +67,7 @@ def verify(
     pinned = "" if digest is None else ", and the manifest is the one that was logged"
     count = len(package.manifest.engine_files())
     checks = [Check("digests", "ok", f"{count} files of the engine are what was packaged{pinned}")]
-    known, found = model_files.summary(directory, package.manifest)
-    if found:
-        checks.append(Check("mlflow", "ok" if known else "skipped", found))
+    checks += model_check(package)
     try:
         compatibility.check(package.manifest, str(directory))
     except EngineError as error:
@@ -84,6 +82,12 @@ def verify(
     if measure_seconds:
         checks.append(_throughput_check(package, answer))
     return Verification(directory, package, tuple(checks))
+
+
+def model_check(package: Package) -> list[Check]:
+    """Where the files of MLflow in a checked package are from; empty if it never had any."""
+    known, found = model_files.summary(package.directory, package.manifest)
+    return [Check("mlflow", "ok" if known else "skipped", found)] if found else []
 
 
 def verify_arrived(package: Package, trial: LoadCheck) -> Verification:

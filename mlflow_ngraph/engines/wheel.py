@@ -11,6 +11,7 @@ import base64
 import hashlib
 import io
 import zipfile
+import zlib
 from functools import cache
 from importlib import resources
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -24,6 +25,8 @@ _LEFT = "__pycache__"
 """Files that Python generates; everything else belongs to the package."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: equal files make equal wheels."""
+_LISTED_BYTES, _END_BYTES = 46, 22
+"""Sizes of a member in the list of a zip, beside its name, and of the record at its end."""
 
 
 @cache
@@ -70,6 +73,49 @@ def _record(files: dict[str, bytes], about: str) -> str:
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         rows.append(f"{name},sha256={digest},{len(content)}")
     return "\n".join([*rows, f"{about}/RECORD,,"]) + "\n"
+
+
+def has_files(wheel: bytes, own: bytes) -> bool:
+    """True if a wheel is ``own`` but for the compression, which differs from one zlib to another.
+
+    An archive may hold more than its list of members says: what lies before, between and after them is not looked at by
+    pip, but by others. Raises `ValueError` or `zipfile.BadZipFile` if it is none.
+    """
+    with zipfile.ZipFile(io.BytesIO(wheel)) as theirs, zipfile.ZipFile(io.BytesIO(own)) as ours:
+        members, place = theirs.infolist(), 0
+        if list(map(_facts, members)) != list(map(_facts, ours.infolist())):
+            return False
+        for member in members:
+            header = member.FileHeader()
+            begin = place + len(header)
+            if member.header_offset != place or wheel[place:begin] != header:
+                return False
+            place = begin + member.compress_size
+            if _unpacked(member, wheel[begin:place]) != ours.read(member.filename):
+                return False
+        listed = sum(_LISTED_BYTES + len(member.filename.encode()) for member in members)
+        return theirs.start_dir == place and len(wheel) == place + listed + _END_BYTES
+
+
+def _facts(member: zipfile.ZipInfo) -> tuple[object, ...]:
+    """All that an archive says of a member but for its compression."""
+    attributes = (member.external_attr, member.internal_attr, member.create_system, member.flag_bits, member.volume)
+    named = (member.filename, member.orig_filename, member.file_size, member.CRC, member.date_time)
+    return (*named, *attributes, member.extra, member.comment)
+
+
+def _unpacked(member: zipfile.ZipInfo, data: bytes) -> bytes | None:
+    """Content of a member; None if anything lies behind it, or another method packed it."""
+    if member.compress_type == zipfile.ZIP_STORED:
+        return data
+    if member.compress_type != zipfile.ZIP_DEFLATED:
+        return None
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        content = unpacker.decompress(data, member.file_size + 1)
+    except zlib.error:
+        return None
+    return content if unpacker.eof and not unpacker.unused_data else None
 
 
 def _zipped(files: dict[str, bytes]) -> bytes:

@@ -20,7 +20,7 @@ from mlflow_ngraph.engines.files import digest_files
 from mlflow_ngraph.engines.local_engine import LoadedEngine, open_prepared
 from mlflow_ngraph.engines.manifest import ENGINE_DIRECTORY
 from mlflow_ngraph.engines.model_files import FLAVOR, check
-from mlflow_ngraph.engines.package import open_package, read_manifest, write_manifest
+from mlflow_ngraph.engines.package import open_package, read_manifest, require_name, require_outside, write_manifest
 from mlflow_ngraph.engines.package import sign as sign_package
 from mlflow_ngraph.error_text import for_strangers
 from mlflow_ngraph.errors import EngineError, NGraphError, UsageError
@@ -74,7 +74,10 @@ def load_model(
         be loaded; names the file or the difference, and the command that builds the engine here.
     TrackingError
         The server cannot be reached, or knows no such model.
+    UsageError
+        ``model_uri`` is empty.
     """
+    require_name(model_uri)
     rules = trusting.load(trust)
     local = Path(model_uri)
     if local.is_dir():
@@ -132,7 +135,7 @@ def save_model(
     EngineError
         The package is damaged.
     UsageError
-        ``path`` exists and is not empty, or the key cannot be used.
+        ``path`` exists and is not empty, or is inside of a package, or the key cannot be used.
     """
     key = _key(sign)
     _save(engine, Path(path), mlflow_model, pip_requirements, extra_pip_requirements, key)
@@ -227,6 +230,7 @@ def _save(
     package = _opened(engine)
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target} exists and is not empty: choose another directory")
+    require_outside(target)
     target.mkdir(parents=True, exist_ok=True)
     manifest = package.manifest
     model_files.write(
@@ -256,6 +260,7 @@ def _opened(engine: LoadedEngine | str | Path) -> Package:
     """Package of an engine; a directory is trusted first, as a loaded one was."""
     if isinstance(engine, LoadedEngine):
         return open_package(engine.directory)
+    require_name(engine)
     package = open_package(Path(engine))
     trusting.require_package(package, Path(engine), trusting.load())
     return package

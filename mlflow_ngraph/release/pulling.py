@@ -20,9 +20,10 @@ from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.engines import trust as trusting
 from mlflow_ngraph.engines.load_check import LoadCheck
 from mlflow_ngraph.engines.manifest import DIGEST_FILE, ENGINE_DIRECTORY, SIGNATURE_FILE, Manifest
-from mlflow_ngraph.engines.package import Package, read_manifest
+from mlflow_ngraph.engines.model_files import MODEL
+from mlflow_ngraph.engines.package import Package, read_manifest, require_outside
 from mlflow_ngraph.engines.staging import StagingDirectory, staging_directory
-from mlflow_ngraph.engines.verification import Check, Verification, verify, verify_arrived
+from mlflow_ngraph.engines.verification import Check, Verification, model_check, verify, verify_arrived
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.release import consent
 from mlflow_ngraph.tracking import connection, download, model_files, schema
@@ -120,7 +121,7 @@ def pull_engine(
     TrackingError
         The server cannot be reached, or knows no such engine.
     UsageError
-        The source is ambiguous, or something else is at ``target``.
+        The source is ambiguous, or something else is at ``target``, or that is inside of another package.
     EngineError
         The engine is not trusted, is a program that nobody has allowed, does not fit this machine (with the command that
         builds it here), a file is not what was logged (with its name), or the outputs are not those of the model.
@@ -132,6 +133,7 @@ def pull_engine(
     tell(offer.manifest, offer.trust_check)
     consent.require(offer.manifest, str(offer.remote.digest), offer.described.trusted, run, home)
     place = Path(target).expanduser().absolute() if target is not None else _default(offer, home)
+    require_outside(place)
     unchanged = _standing(place, offer, force=force)
     if unchanged is not None:
         return unchanged
@@ -215,10 +217,22 @@ def _standing(place: Path, offer: _Offer, *, force: bool) -> Pulled | None:
             return None
         raise EngineError(f"{verification.checks[0].found}; pull it again with --force")
     verification.require()
-    if force and any(check.name == "mlflow" and check.status != "ok" for check in verification.checks):
+    checks = _with_model(there, offer.remote, verification.checks)
+    if force and any(check.name == "mlflow" and check.status != "ok" for check in checks):
         return None
     offer.put_signature(place)  # it may have been signed since
-    return Pulled(there, offer.remote, "unchanged", (offer.trust_check, *verification.checks))
+    return Pulled(there, offer.remote, "unchanged", (offer.trust_check, *checks))
+
+
+def _with_model(package: Package, remote: Remote, checks: tuple[Check, ...]) -> tuple[Check, ...]:
+    """Make a whole package a model of MLflow where it is none any more, and return the checks of what is there then."""
+    if (package.directory / MODEL).exists():
+        return checks
+    try:
+        _write_model(package, remote)
+    except OSError as error:
+        raise UsageError(f"cannot write to {package.directory}: {error.strerror}") from None
+    return tuple(one for check in checks for one in (model_check(package) if check.name == "mlflow" else [check]))
 
 
 def _check_room(directory: Path, manifest: Manifest, staging: StagingDirectory) -> None:

@@ -246,6 +246,15 @@ def test_where_output_cannot_be_written_as_it_is_nothing_breaks(how: str, code: 
         assert (done.returncode, done.stderr) == (code, told)
 
 
+@pytest.mark.usefixtures("processes")
+def test_standard_streams_stay_open_in_what_the_process_becomes() -> None:
+    """A socket of the server in the place of one would be printed to."""
+    after = "import os; [os.fstat(number) for number in (0, 1, 2)]"
+    code = f"import os, sys; from mlflow_ngraph.cli import streams; streams.prepare(); os.execv(sys.executable, ['-', '-c', {after!r}])"
+    done = subprocess.run(f'{sys.executable} -c "{code}" <&- >&- 2>&-', shell=True, check=False)
+    assert done.returncode == 0
+
+
 def test_an_interrupt_tells_its_signal(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow_ngraph.processes.interruption import Interrupted
 

@@ -158,6 +158,10 @@ WRONG = [
     (["--fleet", "mean"], "fleet: expected maximin or geomean, found 'mean'"),
     (["--max", "cpu_percent"], "max: expected METRIC=NUMBER, found 'cpu_percent'"),
     (["--objective", "speed"], "unknown objective 'speed'"),
+    (["--max-latency-ms", "nan"], "expected a finite number, found nan"),
+    (["--min-throughput", "inf"], "expected a finite number, found inf"),
+    (["--max", "throughput=nan"], "expected a finite number, found 'throughput=nan'"),
+    (["--min", "throughput=-inf"], "expected a finite number, found 'throughput=-inf'"),
 ]
 
 

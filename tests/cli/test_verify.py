@@ -34,6 +34,13 @@ def test_a_good_engine_passes(logged: Logged, cli: Cli, cli_json: Callable[..., 
     assert "what rounding does at fp32" in out
 
 
+def test_an_empty_path_is_not_the_current_directory(logged: Logged, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(logged.packages["openvino"])
+    for words in (["verify", ""], ["sign", "", "--key", "key"]):
+        code, _, err = cli("engine", *words)
+        assert (code, err) == (2, "error: expected the directory or the address of an engine, found an empty text\n")
+
+
 def test_a_verdict_that_is_not_ok_is_said_with_the_engine(logged: Logged, capfd: pytest.CaptureFixture[str]) -> None:
     manifest = open_package(logged.packages["openvino"]).manifest
     first, *others = manifest.figures

@@ -163,6 +163,7 @@ def test_integers_that_a_runtime_would_make_something_else_of_are_refused(
         ([np.zeros((10, 16), np.float32)], "has shape"),
         ([np.zeros((0, 10, 16), np.float32)], "at least one sample"),
         (["text"], "is a str"),
+        ([np.ma.masked_array(np.zeros((1, 10, 16), np.float32), True)], "has masked values"),
     ],
 )
 def test_wrong_inputs_are_named(engine: LoadedEngine, inputs: Any, said: str) -> None:
@@ -246,6 +247,21 @@ def test_a_program_ends_with_its_engines_open(logged: Logged, how: str) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_program_that_ends_loads_none(logged: Logged) -> None:
+    code = (
+        "import atexit\n"
+        "from mlflow_ngraph import load_model\n"
+        "from mlflow_ngraph.errors import EngineError\n"
+        "@atexit.register\n"
+        "def last():\n"
+        f"    try: load_model({str(logged.packages['onnxruntime'])!r})\n"
+        "    except EngineError as error: print(error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("the engine gets no thread: ")
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from mlflow_ngraph.engines import model_files
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import open_package, read_manifest
+from mlflow_ngraph.engines.wheel import has_files
 from mlflow_ngraph.errors import EngineError
 from tests.support.logged import Logged
 from tests.support.published import rewrite
@@ -111,20 +114,21 @@ def test_a_wheel_is_the_packaged_one_or_that_of_this_installation(logged: Logged
     (wheel,) = (package / "wheels").iterdir()
     assert model_files.summary(package, manifest)[0]
     with zipfile.ZipFile(wheel) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
+        files = {info.filename: (info, archive.read(info)) for info in archive.infolist()}
 
     def write(name: str, **changed: bytes) -> None:
         wheel.unlink(missing_ok=True)
         with zipfile.ZipFile(wheel.with_name(name), "w") as archive:
-            for path, content in (files | changed).items():
-                archive.writestr(path, content)
+            for path, (info, content) in files.items():
+                archive.writestr(info, changed.get(path, content), zipfile.ZIP_STORED)
 
+    said = model_files.summary(package, manifest)[1]
+    assert said == "MLmodel, requirements.txt, conda.yaml, python_env.yaml and wheels are what was packaged"
     write(wheel.name)  # not compressed: other bytes, equal files
     open_package(package)
-    assert model_files.summary(package, manifest) == (
-        True,
-        "MLmodel, requirements.txt and wheels are what was packaged, or what pull writes",
-    )
+    known, said = model_files.summary(package, manifest)
+    assert known
+    assert said.endswith("versions of Python, MLflow and build tools, were not compared")
     write(wheel.name, **{"mlflow_ngraph/__init__.py": b"evil"})
     refused(package, "has changed since it was packaged")
     other = wheel.name.replace("-py3", "0-py3")
@@ -135,6 +139,106 @@ def test_a_wheel_is_the_packaged_one_or_that_of_this_installation(logged: Logged
     known, said = model_files.summary(package, manifest)
     assert not known
     assert f"wheels/{other}, which MLflow installs, is neither the packaged wheel nor" in said
+
+
+def evil() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("evil.pth", "import os")
+    return archive.getvalue()
+
+
+def rewritten(wheel: bytes, attributes: int = 0o644 << 16, comment: bytes = b"", behind: bytes = b"") -> bytes:
+    """The same members in another archive."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(wheel)) as source, zipfile.ZipFile(target, "w") as archive:
+        for info in source.infolist():
+            info.external_attr = attributes
+            archive.writestr(info, source.read(info.filename))
+        archive.comment = comment
+        target.seek(archive.start_dir)
+        target.write(behind)
+        archive.start_dir += len(behind)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda wheel: b"#!/bin/sh\n" + wheel,
+        lambda wheel: evil() + wheel,
+        lambda wheel: evil()[: evil().index(b"PK\1\2")] + wheel,
+        lambda wheel: wheel + b"x",
+        lambda wheel: wheel + evil(),
+        lambda wheel: wheel[:-2] + b"\5\0evil!",
+        lambda wheel: rewritten(wheel, comment=b"evil"),
+        lambda wheel: rewritten(wheel, behind=b"evil"),
+        lambda wheel: rewritten(wheel, 0o104777 << 16),
+        lambda wheel: rewritten(wheel, 0o120777 << 16),
+    ],
+)
+def test_a_wheel_with_anything_beside_its_files_is_another_one(
+    logged: Logged, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (wheel,) = (package / "wheels").iterdir()
+    content = wheel.read_bytes()
+    assert has_files(rewritten(content), content)
+    wheel.write_bytes(change(content))
+    refused(package, "has changed since it was packaged")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("MLmodel", "prompts: null", "surprise: null", "'surprise' is unknown"),
+        ("MLmodel", "is_signature_from_type_hint: false", "is_signature_from_type_hint: true", "type_hint' is unknown"),
+        ("python_env.yaml", "- wheel", "- wheel\n- evil", "build_dependencies: "),
+        ("python_env.yaml", "python: ", "python: x", "is no version"),
+    ],
+)
+def test_what_pull_writes_anew_has_no_other_keys(
+    logged: Logged, tmp_path: Path, name: str, old: str, new: str, said: str
+) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    text = (package / name).read_text()
+    assert old in text
+    (package / name).write_text(text.replace(old, new, 1))
+    assert "re.compile" not in refused(package, said)
+
+
+def test_other_versions_of_build_tools_are_not_said_to_be_packaged(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    path = package / "python_env.yaml"
+    path.write_text(re.sub("setuptools==.*", "setuptools==1.0", path.read_text()))
+    (package / "requirements.txt").write_bytes((package / "requirements.txt").read_bytes().replace(b"\n", b"\r\n"))
+    open_package(package)
+    known, said = model_files.summary(package, manifest_of(package))
+    assert known
+    assert said.endswith("versions of Python, MLflow and build tools, were not compared")
+
+
+def test_what_else_is_there_was_packaged(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (package / "README.md").write_text("evil")
+    refused(package, "README.md is not what mlflow-ngraph writes: it is not the packaged one")
+    (package / "README.md").unlink()
+    (package / "new" / "empty").mkdir(parents=True)
+    refused(package, "is an empty directory, of which the manifest knows nothing")
+    (package / "new" / "empty").rmdir()
+    (package / "new").rmdir()
+    (wheel,) = (package / "wheels").iterdir()
+    wheel.unlink()
+    refused(package, f"wheels/{wheel.name} is missing")
+
+
+def test_a_model_that_is_none_any_more_is_said_to_be_none(logged: Logged, tmp_path: Path) -> None:
+    package = logged.copy("openvino", tmp_path / "package")
+    (package / "MLmodel").unlink()
+    open_package(package)
+    known, said = model_files.summary(package, manifest_of(package))
+    assert not known
+    assert said.startswith("MLmodel is gone, so that it is no model of MLflow any more: pull")
 
 
 def test_a_manifest_lists_no_file_that_the_format_does_not_know(logged: Logged, tmp_path: Path) -> None:

@@ -139,6 +139,9 @@ def test_what_names_no_engine_is_said_in_one_line(tmp_path: Path) -> None:
         mlflow_ngraph.load_model("models:/none@such")
     with pytest.raises(EngineError, match="there is no engine package at"):
         mlflow_ngraph.load_model(tmp_path / "none")
+    for call in (mlflow_ngraph.load_model, lambda source: mlflow_ngraph.save_model(source, tmp_path / "new")):
+        with pytest.raises(UsageError, match="found an empty text"):
+            call("")
 
 
 def test_saving_makes_a_package_like_the_first(logged: Logged, tmp_path: Path) -> None:
@@ -153,6 +156,8 @@ def test_saving_makes_a_package_like_the_first(logged: Logged, tmp_path: Path) -
     check(mlflow.pyfunc.load_model(str(tmp_path / "saved")).predict({"input": inputs[0]}), package)
     with pytest.raises(UsageError, match="is not empty"):
         mlflow_ngraph.save_model(package, tmp_path / "saved")
+    with pytest.raises(UsageError, match="is inside of the engine package"):
+        mlflow_ngraph.save_model(package, tmp_path / "saved" / "engine" / "another")
     mlflow_ngraph.save_model(package, tmp_path / "bare", pip_requirements=["openvino"])
     assert (tmp_path / "bare/requirements.txt").read_text() == "openvino\n"
     assert not (tmp_path / "bare/wheels").exists()

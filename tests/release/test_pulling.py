@@ -133,6 +133,22 @@ def test_what_stands_there_is_not_replaced_unless_it_is_an_engine_and_that_is_as
     assert (other / "thesis.txt").read_text() == "years of work"
 
 
+def test_a_model_of_mlflow_becomes_one_again(remote: Remote, tmp_path: Path) -> None:
+    pull_engine(remote, tmp_path / "engine")
+    (tmp_path / "engine" / "MLmodel").unlink()
+    found = pull_engine(remote, tmp_path / "engine")
+    assert (found.state, [check.status for check in found.checks if check.name == "mlflow"]) == ("unchanged", ["ok"])
+    assert (tmp_path / "engine" / "MLmodel").exists()
+    open_package(tmp_path / "engine")
+
+
+def test_no_engine_is_brought_into_another_one(remote: Remote, tmp_path: Path, logged: Logged) -> None:
+    other = logged.copy("openvino", tmp_path / "other")
+    with pytest.raises(UsageError, match="is inside of the engine package"):
+        pull_engine(remote, other / "engine" / "new")
+    open_package(other)
+
+
 def test_a_damaged_engine_is_named_and_mended_when_asked(remote: Remote, tmp_path: Path) -> None:
     target = tmp_path / "engine"
     pull_engine(remote, target)

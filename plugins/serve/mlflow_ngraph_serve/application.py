@@ -7,7 +7,6 @@ parse or to write is done in a thread beside.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
@@ -24,6 +23,7 @@ from starlette.routing import Route, Router
 
 from mlflow_ngraph.version import __version__
 from mlflow_ngraph_serve import invocations
+from mlflow_ngraph_serve.answers import Answer, as_json, refusal
 from mlflow_ngraph_serve.protocol import EXTENSIONS, LENGTH_HEADER
 from mlflow_ngraph_serve.refusal import Refusal
 
@@ -136,6 +136,8 @@ class Application:
                 return self._no_route(405, "this address takes another method", {"Allow": ", ".join(methods)})
             return await endpoint(request)
         except Refusal as error:
+            # Its frames have the body and all that was read of it, and a future in one of them has the error.
+            error.__traceback__ = None
             self.service.metrics.refused(error.reason)
             if error.reason in ("queue_full", "latency"):
                 await self.service.pace.refuse()
@@ -153,20 +155,20 @@ class Application:
     def _no_route(self, status: int, said: str, headers: Mapping[str, str]) -> Response:
         self.service.metrics.refused("unknown")
         # The body of such a request is not read.
-        return _json({"error": said}, status, {**headers, "Connection": "close"})
+        return as_json({"error": said}, status, {**headers, "Connection": "close"})
 
     async def _server(self, _: Request) -> Response:
-        return _json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
+        return as_json({"name": "mlflow-ngraph", "version": __version__, "extensions": list(EXTENSIONS)})
 
     async def _index(self, request: Request) -> Response:
         model = f"/v2/models/{self.service.interface.name}"
         addresses = {"model": model, "infer": f"{model}/infer", "invocations": "/invocations", "metrics": "/metrics"}
-        return _json(
+        return as_json(
             {"name": "mlflow-ngraph", "version": __version__, "models": self._served(), "addresses": addresses}
         )
 
     async def _models(self, _: Request) -> Response:
-        return _json({"models": self._served()})
+        return as_json({"models": self._served()})
 
     def _served(self) -> list[dict[str, Any]]:
         interface = self.service.interface
@@ -174,20 +176,20 @@ class Application:
 
     async def _live(self, _: Request) -> Response:
         live = not self.service.broken
-        return _json({"live": live}, 200 if live else 503)
+        return as_json({"live": live}, 200 if live else 503)
 
     async def _ready(self, _: Request) -> Response:
         ready = self.service.ready
-        return _json({"ready": ready}, 200 if ready else 503)
+        return as_json({"ready": ready}, 200 if ready else 503)
 
     async def _model(self, request: Request) -> Response:
         self._named(request)
-        return _json(self.service.metadata)
+        return as_json(self.service.metadata)
 
     async def _model_ready(self, request: Request) -> Response:
         self._named(request)
         ready = self.service.ready
-        return _json({"name": self.service.interface.name, "ready": ready}, 200 if ready else 503)
+        return as_json({"name": self.service.interface.name, "ready": ready}, 200 if ready else 503)
 
     async def _metrics(self, _: Request) -> Response:
         text, kind = self.service.metrics.text()
@@ -232,9 +234,9 @@ class Application:
         try:
             question = await self._helped(_json_bytes(length, body) > SMALL, partial(read, body), start)
             answer = await self._answer(question, start)
-            as_json = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
+            json_bytes = sum(answer.outputs[name].nbytes for name, as_bytes in question.outputs if not as_bytes)
             written = partial(write, question, answer.outputs)
-            content, headers = await self._helped(as_json > SMALL, written, start)
+            content, headers = await self._helped(json_bytes > SMALL, written, start)
             seconds = time.monotonic() - came
             self._in_time(self.service.pace.in_time(seconds))
         except BaseException:
@@ -251,7 +253,7 @@ class Application:
             if whole:
                 self.service.metrics.answered(time.monotonic() - start, answer.queued_s)
 
-        return _Answer(content, headers, connection, left)
+        return Answer(content, headers, connection, left)
 
     def _named(self, request: Request) -> None:
         """Refuse other models, and other versions of this one."""
@@ -272,6 +274,8 @@ class Application:
             raise Refusal(400, "malformed", "a body has a length or comes in chunks, not both", close=True)
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "malformed", "bodies must not be compressed", close=True)
+        if len(set(headers.getlist(LENGTH_HEADER))) > 1:
+            raise Refusal(400, "malformed", f"{LENGTH_HEADER} has two values", close=True)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _SENT and LENGTH_HEADER not in headers:
             raise Refusal(415, "malformed", f"Content-Type must be {' or '.join(sorted(_SENT))}", close=True)
@@ -346,6 +350,8 @@ class Application:
             return await asyncio.wait_for(helped, self._left(start))
         except asyncio.TimeoutError:
             raise self._too_late() from None
+        finally:
+            self._crowd.grown()
 
     def _too_late(self) -> Refusal:
         limit = self.service.limits.timeout_s
@@ -370,39 +376,8 @@ class _Address:
         await response(scope, receive, send)
 
 
-class _Answer(Response):
-    """An answer whose place is kept until its last byte has left."""
-
-    def __init__(
-        self, content: bytes, headers: dict[str, str], connection: Connection, left: Callable[[bool], None]
-    ) -> None:
-        super().__init__(content, headers=headers)
-        self._connection, self._left = connection, left
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        whole = False
-        try:
-            whole = await self._connection.sending(len(self.body), super().__call__(scope, receive, send))
-        finally:
-            self._left(whole)
-
-
-def refusal(error: Refusal) -> Response:
-    """Answer to a refused request: one line of JSON."""
-    headers = {}
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-    if error.close:
-        headers["Connection"] = "close"
-    return _json({"error": str(error)}, error.status, headers)
-
-
 def _json_bytes(length: str | None, body: bytearray) -> int:
     """Length of the JSON in a body; an invalid header counts as 0, which is refused at once."""
     if length is None:
         return len(body)
     return int(length) if length.isascii() and length.isdigit() and len(length) < _DIGITS else 0
-
-
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(content) + "\n", status, headers, "application/json")

@@ -16,6 +16,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mlflow_ngraph_serve import crowd
+from mlflow_ngraph_serve.incoming import Incoming
 from mlflow_ngraph_serve.lingering import Lingering
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ class Connection(H11Protocol):
     """
 
     crowd: Crowd
+    conn: Incoming
 
     def connection_made(self, transport: Any) -> None:
+        self.conn = Incoming(h11.SERVER)
         self.begun = self._heard = 0.0
         self._incoming = self.unsent = 0
         self.spare = self.prompt = self._counted = self._cut = False
@@ -83,6 +86,7 @@ class Connection(H11Protocol):
     def eof_received(self) -> bool:  # type: ignore[override] # asyncio takes the answer, which the web server never gives
         """A client that sends nothing more still gets its answers: True where one is due."""
         self.transport.client_ended = True  # type: ignore[attr-defined]
+        self._end_with_client()
         return self._due
 
     def handle_events(self) -> None:
@@ -152,7 +156,7 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         self.crowd.refused("malformed")
-        self._refuse(400, "this is not HTTP, or not all of it")
+        self._refuse(400, self.conn.problem or "this is not HTTP, or not all of it")
 
     @property
     def stalled(self) -> bool:
@@ -175,7 +179,11 @@ class Connection(H11Protocol):
         return waits or (self._answering and not self.cycle.more_body)
 
     def _end_with_client(self) -> None:
-        if self.transport.client_ended and not self._due:  # type: ignore[attr-defined]
+        if not self.transport.client_ended or self._due or self.transport.is_closing():  # type: ignore[attr-defined]
+            return
+        if self._answering or self.conn.trailing_data[0].strip():
+            self.send_400_response("")
+        else:
             self.transport.close()
 
     async def sending(self, size: int, sent: Awaitable[None]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlflow_ngraph import process_memory
@@ -21,12 +22,13 @@ ROOM = 48 << 20
 TURN_S = 0.005
 """Longest pause between requests of clients that are new or pipeline, while others are answered."""
 PEAK = 16 << 20
+"""Bytes that are held at once after which freed memory is returned to the system."""
 QUIET_S = 5.0
-"""Seconds after a peak of bytes until freed memory is returned to the system."""
+"""Seconds after a peak of memory until then."""
 
 
 class Member(Protocol):
-    """What a `Crowd` knows of a connection."""
+    """A connection as a `Crowd` knows it."""
 
     transport: Any
     cycle: Any
@@ -158,15 +160,24 @@ class Crowd:
             oldest.transport.abort()
         return True
 
+    def grown(self) -> None:
+        """Much JSON was read or written, which takes many times its own bytes."""
+        self._await_quiet()
+        self._settle()
+
+    def _await_quiet(self) -> None:
+        self._peaked = True
+        if self._tidying is not None:
+            self._tidying.cancel()
+            self._tidying = None
+
     def _settle(self) -> None:
         if self.held > PEAK:
-            self._peaked = True
-            if self._tidying is not None:
-                self._tidying.cancel()
-                self._tidying = None
+            self._await_quiet()
         elif self._peaked and self._tidying is None:
             self._tidying = asyncio.get_running_loop().call_later(QUIET_S, self._tidy)
 
     def _tidy(self) -> None:
         self._peaked, self._tidying = False, None
+        gc.collect()  # a millisecond: what the engine has is frozen
         process_memory.release_freed()

@@ -21,7 +21,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", min_length=1)
     """The address to listen on; ``0.0.0.0`` is every address of this machine."""
     port: int = Field(8080, ge=0, le=65535)
     """The port; 0 takes a free one."""
@@ -32,9 +32,9 @@ class Settings(BaseModel):
     max_p99_ms: float | None = Field(None, gt=0)
     """The bound that the 99th percentile of the latency shall keep; requests that cannot be answered in it are
     refused."""
-    max_queue: int | None = Field(None, ge=1)
+    max_queue: int | None = Field(None, ge=1, le=1_000_000)
     """Samples that may wait at the same time."""
-    max_body_mb: float | None = Field(None, gt=0)
+    max_body_mb: float | None = Field(None, gt=0, le=4096)
     """The largest body of a request; by default that of the largest batch, written as JSON."""
     timeout_s: float = Field(30.0, gt=0, le=86_400)
     """Timeout of a request, from its first byte to its answer."""

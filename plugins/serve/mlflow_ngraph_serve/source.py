@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlflow_ngraph.engines import trust as trusting
-from mlflow_ngraph.engines.package import open_package, read_manifest, require
+from mlflow_ngraph.engines.package import open_package, read_manifest, require, require_name
 from mlflow_ngraph.engines.verification import verify
 from mlflow_ngraph.release import consent
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def is_directory(source: str) -> bool:
-    """Test if a package on this machine is meant, rather than one on a server."""
+    """Test if a package on this machine is meant, rather than one on a server. Raises `UsageError` for an empty text."""
+    require_name(source)
     return Path(source).is_dir() or ":" not in source
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from mlflow_ngraph.engines.package import require_outside
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph_serve import pbtxt, speeds, tensors
@@ -55,9 +56,10 @@ def export(
     UnsupportedError
         Triton cannot serve it; says why.
     UsageError
-        There is such a model already, or no such batch size.
+        There is such a model already, or no such batch size, or the repository is a package or inside of one.
     """
     target = repository / name
+    require_outside(target)
     if target.exists():
         raise UsageError(f"{target} exists: remove it, or give another --name")
     # Triton need not run on this machine, but on one like that of the study.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 import requests
 
+from mlflow_ngraph import process_memory
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph_serve import connection, crowd
 from mlflow_ngraph_serve.batching import BatchAnswer
@@ -25,7 +28,7 @@ from mlflow_ngraph_serve.client import encode
 from mlflow_ngraph_serve.listening import address, listen
 from mlflow_ngraph_serve.metrics import Metrics
 from mlflow_ngraph_serve.pace import Pace
-from mlflow_ngraph_serve.protocol import InferenceRequest, Interface
+from mlflow_ngraph_serve.protocol import LENGTH_HEADER, InferenceRequest, Interface
 from mlflow_ngraph_serve.server import Server
 from mlflow_ngraph_serve.service import RequestLimits, Service
 from tests.support.serving import counted
@@ -233,8 +236,13 @@ def test_clients_that_send_nothing_more_get_their_answers() -> None:
             with echo.sent(half) as client:
                 client.shutdown(socket.SHUT_WR)
                 started = time.monotonic()
-                assert b"HTTP/1.1 200 " not in rest(client)
+                answer = rest(client)
+                assert answer.startswith(b"HTTP/1.1 400 ") if half else not answer
                 assert time.monotonic() - started < 5
+        with echo.sent(question() + question()[:-1]) as client:
+            client.shutdown(socket.SHUT_WR)
+            answer = rest(client)
+            assert answer.index(b"HTTP/1.1 200 ") < answer.index(b"HTTP/1.1 400 ")
         until(lambda: counted(echo.url, "ngraph_connections") == 1)
 
 
@@ -347,6 +355,50 @@ def test_habits_of_old_clients_and_proxies_are_answered(capfd: pytest.CaptureFix
         assert b" 200 " in ask(f"GET /v2 HTTP/1.1\r\nHost: localhost\r\n{upgrade}")
         assert b" 421 " in ask("GET http://evil.example/v2 HTTP/1.1\r\nHost: localhost")
     assert "uvicorn" not in capfd.readouterr().err
+
+
+def chunked(size: int, count: int) -> bytes:
+    chunk = f"{size:x}\r\n{' ' * size}\r\n"
+    return f"{HEAD}Transfer-Encoding: chunked\r\n\r\n{chunk * count}0\r\n\r\n".encode()
+
+
+def test_a_body_in_crumbs_is_refused() -> None:
+    """The server would parse a chunk for each byte, and serve nobody meanwhile."""
+    with Echoing() as echo:
+        for size, count, said in ((1, 1000, b"not JSON"), (1, 50_000, b"over 1000 chunks"), (64, 1060, b"not JSON")):
+            with echo.sent(chunked(size, count)) as client:
+                client.shutdown(socket.SHUT_WR)
+                answer = rest(client)
+                assert answer.startswith(b"HTTP/1.1 400 ")
+                assert said in answer
+        assert echo.failures("malformed") == 3
+
+
+def test_nothing_of_a_refused_body_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of it takes many times its bytes, and the frames of an error would hold it."""
+    returned = threading.Event()
+    monkeypatch.setattr(crowd, "QUIET_S", 0.1)
+    monkeypatch.setattr(process_memory, "release_freed", returned.set)
+    monkeypatch.setattr(Echo, "max_body_bytes", 1 << 21)
+    values = "[]," * 500_000 + "[]"
+    body = f'{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,4],"data":[{values}]}}]}}'
+    with Echoing() as echo:
+        assert echo.ask().status_code == 200
+        gc.disable()
+        try:
+            before = sys.getallocatedblocks()
+            with echo.sent(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode()) as client:
+                assert client.recv(1000).startswith(b"HTTP/1.1 400 ")
+            assert sys.getallocatedblocks() < before + 250_000
+        finally:
+            gc.enable()
+        assert returned.wait(10)
+
+
+def test_two_lengths_of_the_json_are_refused() -> None:
+    lengths = "".join(f"{LENGTH_HEADER}: {length}\r\n" for length in (2, 3))
+    with Echoing() as echo, echo.sent(f"{HEAD}{lengths}Content-Length: 3\r\n\r\n{{}} ".encode()) as client:
+        assert b"has two values" in rest(client)
 
 
 def test_headers_that_do_not_come_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

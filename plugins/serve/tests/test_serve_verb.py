@@ -48,6 +48,10 @@ def test_a_package_is_proven_and_then_served(logged: Logged, cli: Cli, became: l
     order.scratch.rmdir()
 
 
+def test_an_empty_path_is_not_the_current_directory(cli: Cli) -> None:
+    assert "found an empty text" in cli("engine", "serve", "")[2]
+
+
 def test_what_a_killed_server_has_left_is_removed_by_the_next(
     logged: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +122,9 @@ def test_files_in_the_current_directory_are_not_imported(
         (("--max-p99-ms", "0"), "max_p99_ms: "),
         (("--timeout-s", "-1"), "timeout_s: "),
         (("--timeout-s", "inf"), "timeout_s: expected a finite number"),
+        (("--host", ""), "host: expected a text of at least 1 characters"),
+        (("--max-queue", "1000001"), "1000001"),
+        (("--max-body-mb", "4097"), "max_body_mb: expected at most 4096"),
         (("--max-p99-ms", "inf"), "max_p99_ms: expected a finite number"),
         (("--max-delay-ms", "inf"), "max_delay_ms: expected a finite number"),
         (("--max-body-mb", "nan"), "max_body_mb: expected "),

@@ -243,6 +243,15 @@ def test_an_existing_model_is_left_alone(logged: Logged, tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["block"]
 
 
+def test_no_model_is_written_into_a_package(logged: Logged, tmp_path: Path) -> None:
+    package = open_package(logged.copy("openvino", tmp_path / "package"))
+    (tmp_path / "link").symlink_to(package.directory)
+    for repository in (package.directory, package.directory / "engine", package.directory / "new", tmp_path / "link"):
+        with pytest.raises(UsageError, match="is inside of the engine package"):
+            export(package, repository, "block")
+    open_package(package.directory)
+
+
 def test_the_verb_says_where_and_what_to_know(
     logged: Logged, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,9 @@ _OPTIONS = (
         "--max-delay-ms", type=click.FloatRange(0), help="How long a request waits for others to fill a batch."
     ),
     click.option(
-        "--max-queue", type=click.IntRange(1), help="Samples that may wait; more are told to come back later."
+        "--max-queue",
+        type=click.IntRange(1, 1_000_000),
+        help="Samples that may wait; more are told to come back later.",
     ),
     click.option(
         "--max-body-mb", type=float, help="The largest request; by default that of the largest batch as JSON."
