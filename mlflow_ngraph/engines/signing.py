@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow_ngraph import documents
 from mlflow_ngraph.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -49,9 +48,12 @@ def load_key(path: Path, passphrase: Callable[[], str] | None = None) -> Ed25519
 
     path = path.expanduser()
     try:
-        content = documents.content(path, MAX_BYTES)
+        with path.open("rb") as stream:  # which may be a pipe, as of a vault
+            content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"cannot read the key {path}: it has more than {MAX_BYTES} bytes")
     try:
         try:
             key = load_ssh_private_key(content, password=None)
