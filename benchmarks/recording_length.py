@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from mlflow_ngraph.recording.study_upload import Recording
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.tracking import files
 from mlflow_ngraph.tracking.content import lane_content, study_content
+from mlflow_ngraph.tracking.recorded import RecordedLane
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.workloads.base import WorkloadRef
 
@@ -59,9 +60,11 @@ class Unsent(Recorder):
         self._directory = directory
         return study_content(record).digest()
 
-    def record_lane(self, record: StudyRecord, lane_id: str) -> str:
+    def record_lane(
+        self, record: StudyRecord, lane_id: str, made: Callable[[str], object] = lambda run_id: None
+    ) -> RecordedLane:
         """As `Recorder.record_lane`."""
-        return lane_content(record, lane_id).digest()
+        return RecordedLane(lane_content(record, lane_id).digest(), {})
 
     def close(self, record: StudyRecord, status: str, answers: Sequence[str] = ()) -> str:
         """As `Recorder.close`."""
