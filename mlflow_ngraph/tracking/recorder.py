@@ -1,7 +1,9 @@
 """Recorder of a study in MLflow; recording again after a crash changes nothing.
 
-A study has one record in an experiment: a study run, lane runs and engines with the key of the record in a tag. Each is
-looked for by this key and the id of the lane or engine before it is made, and every time stamp comes from the journal. The
+A study has one record in an experiment: a study run, lane runs and engines with the key of the record in a tag. The journal
+names the runs and engines that were made. What it does not name, as its answer was lost, is looked for by this key and the id
+of the lane or engine, and adopted if it agrees with the journal; what somebody else gave these tags is left alone. Every time
+stamp comes from the journal. The
 run of a lane never changes what it says: a lane that was measured further gets a new run in place of the former, which
 goes to MLflow's trash. One process at a time may write a record: the lock of the journal sees to that on a machine, signs
 of life on the server between machines.
