@@ -60,7 +60,7 @@ def main() -> int:
         good &= kept
         bar = f"at most {bound} ms, the rest 503"
         figures.append(
-            Result(name=f"largest p99, bound {bound:g} ms", value=round(worst_ms, 1), unit="ms", bar=bar, met=kept)
+            Result(name=f"largest p99, bound {bound} ms", value=round(worst_ms, 1), unit="ms", bar=bar, met=kept)
         )
     print("ok" if good else "NOT ok")
     records.keep(options, "promised_latency", *figures)
