@@ -83,9 +83,9 @@ def _has_range(spec: TensorSpec) -> bool:
 
 
 def _array(value: Any, spec: TensorSpec) -> NDArray[Any]:
-    # What NumPy makes of an array without axes is often a number of its own.
     if isinstance(value, np.ndarray) and np.any(getattr(value, "mask", False)):
         raise UsageError(f"input {spec.name!r} has masked values, which an engine would take for numbers: fill them")
+    # What NumPy makes of an array without axes is often a number of its own.
     array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else _from_dlpack(value, spec)
     if array.dtype != np.dtype(spec.dtype):
         raise UsageError(f"input {spec.name!r} is {array.dtype}, the engine takes {spec.dtype}")

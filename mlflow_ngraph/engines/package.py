@@ -114,14 +114,13 @@ def check_files(package: Package) -> None:
         raise EngineError(f"{package.engine} has {size} bytes, and its manifest says {manifest.size_bytes}")
     check_spec(package.engine, manifest)
     known = {*BESIDE, *manifest.files}
-    for path in sorted(path for path in directory.rglob("*") if not path.is_dir()):
+    entries = sorted(directory.rglob("*"))
+    for path in (path for path in entries if not path.is_dir()):
         name = path.relative_to(directory).as_posix()
         if name not in known and not is_of_mlflow(name):
             raise EngineError(f"{harmless(str(path))} is not in the manifest of the package")
     model_files.check(directory, manifest)
-    if empty := next(
-        (path for path in sorted(directory.rglob("*")) if path.is_dir() and not any(path.iterdir())), None
-    ):
+    if empty := next((path for path in entries if path.is_dir() and not any(path.iterdir())), None):
         raise EngineError(f"{harmless(str(empty))} is an empty directory, of which the manifest knows nothing")
 
 

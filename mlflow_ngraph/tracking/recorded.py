@@ -65,24 +65,27 @@ def settle(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Remove what a repeated request made and what was replaced, and check that the lanes which were ``written`` are whole.
 
-    ``made`` has runs that were made for lanes besides those of the journal. What somebody else has given the tags of this record is left as it is, and is none of it. Returns ids of lane runs by
-    lane, and of LoggedModels by engine. Raises `TrackingError` if the server lacks something that it said it has.
+    ``made`` has runs that were made for lanes besides those of the journal. What somebody else has given the tags of this
+    record is left as it is, and is none of it. Returns ids of lane runs by lane, and of LoggedModels by engine. Raises
+    `TrackingError` if the server lacks something that it said it has.
     """
-    lanes = _lanes(client, study, record, written)
+    runs = study.lane_runs(client)
+    lanes = _lanes(runs, record, written)
     chosen = {lane_id: run.info.run_id for lane_id, run in lanes.items()}
     own = {run_id for lane_id, lane in record.lanes.items() for run_id in (*lane.runs, *made.get(lane_id, ()))}
     surplus: list[Callable[[], object]] = [
         partial(client.delete_run, run.info.run_id)
-        for run in study.lane_runs(client)
+        for run in runs
         if run.info.run_id not in chosen.values() and (run.info.run_id in own or is_empty(run))
     ]
     if unlisted := sorted(set(written) - lanes.keys()):  # their engines are nobody's, as far as such an answer tells
         raise untrue(", ".join(f"lane {lane_id}" for lane_id in unlisted))
     models: dict[str, LoggedModel] = {}
     unlisted_models = {model_id for lane in written.values() for model_id in lane.models.values()}
+    listed_models = engine_log.search(client, study)
     for lane_id, run in lanes.items():
         known = written[lane_id].models if lane_id in written else record.lanes[lane_id].models
-        listed = engine_log.search(client, study, lane_id)
+        listed = [model for model in listed_models if model.tags.get(Tag.LANE_ID) == lane_id]
         models |= engine_log.of_lane(client, listed, run, record.lanes[lane_id], known)
         unlisted_models -= {model.model_id for model in listed}
         kept = {model.model_id for model in models.values()}
@@ -111,12 +114,9 @@ def settle(
     return chosen, {engine_id: model.model_id for engine_id, model in models.items()}
 
 
-def _lanes(
-    client: MlflowClient, study: StudyRun, record: StudyRecord, written: Mapping[str, RecordedLane]
-) -> dict[str, Run]:
+def _lanes(runs: Sequence[Run], record: StudyRecord, written: Mapping[str, RecordedLane]) -> dict[str, Run]:
     """The run of each lane: the one just written, else the one that the journal names, else one that agrees with it."""
     found: dict[str, Run] = {}
-    runs = study.lane_runs(client)
     for lane_id, lane in record.lanes.items():
         own = [run for run in runs if run.data.tags.get(Tag.LANE_ID) == lane_id]
         named = written[lane_id].run_id if lane_id in written else next(iter(lane.runs[::-1]), "")
