@@ -270,11 +270,12 @@ def _status_after(error: BaseException) -> str:
 
 
 def _outcome(directory: Path, recorder: RecorderProcess | None, reader: Reader, state: Fold) -> Outcome:
-    state.catch_up(reader)
+    if recorder is not None:
+        recorder.close("FINISHED")
+    state.catch_up(reader)  # the recorder notes which runs it made
     record = state.derived()
     if recorder is None:
         return Outcome(record, directory)
-    recorder.close("FINISHED")
     return Outcome(record, directory, recorder.where, recorder.problem)
 
 
