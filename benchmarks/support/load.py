@@ -1,11 +1,11 @@
-"""Somebody else's work on this machine: a processor that is busy in bursts."""
+"""Somebody else's work on this machine: processors that are busy in bursts or all the time."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 _BURSTS = """
 import random, sys, time
@@ -36,3 +36,12 @@ def bursts(shortest: float, longest: float, share: float) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def steady(processors: int) -> Iterator[None]:
+    """Keep processors busy all the time."""
+    with ExitStack() as stack:
+        for _ in range(processors):
+            stack.enter_context(bursts(1, 1, 1))
+        yield
