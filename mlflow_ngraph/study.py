@@ -141,7 +141,7 @@ class Study(Section):
     objective: str | None = None
     """The figure to optimise, with ``purpose: decide``: ``throughput`` by default, ``latency``, ``cpu``, ``memory``,
     ``energy`` or ``size``."""
-    bounds: dict[str, float] = Field(default_factory=dict)
+    bounds: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Limits of the best cell, with ``purpose: decide``, named as the options of ``recommend``, such as
     ``max_latency_ms``."""
     within: Annotated[float | None, BeforeValidator(optional_duration)] = None

@@ -22,7 +22,7 @@ from mlflow_ngraph.version import __version__
 
 _HERE = "mlflow_ngraph.cli"
 _ARCHIVES, _CHANGES = "mlflow-ngraph-archives", "mlflow-ngraph-changes"
-_BISECT, _REPORT = "mlflow-ngraph-bisect", "mlflow-ngraph-report"
+_BISECT, _ENGINES, _REPORT = "mlflow-ngraph-bisect", "mlflow-ngraph-engines", "mlflow-ngraph-report"
 _SERVE, _TESTING = "mlflow-ngraph-serve", "mlflow-ngraph-testing"
 _VERBS: Verbs = {
     "benchmark": (f"{_HERE}.benchmark:benchmark", "Compile, verify, measure and record what a study describes."),
@@ -36,7 +36,7 @@ _VERBS: Verbs = {
             "gate": (_CHANGES, "Fail when a candidate is worse than its baseline allows, for CI."),
             "history": (_CHANGES, "Follow one cell over time and commits."),
             "diff": (_CHANGES, "Show what differs between two runs: flags, versions, machine, results."),
-            "explain": (f"{_HERE}.explain:explain", "Show what compilers made of a model."),
+            "explain": (_ENGINES, "Show what compilers made of a model."),
             "bisect": (_BISECT, "Find the first operator that a compiler computes wrongly."),
             "recompute": (_ARCHIVES, "Derive recorded figures again from their raw samples."),
             "variance": (_ARCHIVES, "Show where variance comes from, and what to measure more of."),
@@ -48,9 +48,9 @@ _VERBS: Verbs = {
             "list": (f"{_HERE}.list:list_engines", "List logged engines, and whether they fit this machine."),
             "pull": (f"{_HERE}.pull:pull", "Download an engine by name, or the best one within limits."),
             "verify": (f"{_HERE}.verify:verify", "Check digests, compatibility, outputs and speed."),
-            "promote": (f"{_HERE}.promote:promote", "Register an engine, as champion if it is better than the last."),
+            "promote": (_ENGINES, "Register an engine, as champion if it is better than the last."),
             "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
-            "prune": (f"{_HERE}.prune:prune", "Remove old engines from the tracking server, by rule."),
+            "prune": (_ENGINES, "Remove old engines from the tracking server, by rule."),
             "serve": (_SERVE, "Serve an engine over HTTP, by the Open Inference Protocol."),
             "export-triton": (_SERVE, "Write an engine as a model for NVIDIA Triton."),
         },

@@ -242,7 +242,8 @@ def bound_options(*names: str) -> Callable[[F], F]:
         for name in reversed(names):
             bound = BOUNDS[name]
             flag = f"--{name.replace('_', '-')}"
-            command = click.option(flag, name, type=FiniteRange(), metavar=bound.metavar, help=bound.meaning)(command)
+            above_zero = FiniteRange(min=0, min_open=True)
+            command = click.option(flag, name, type=above_zero, metavar=bound.metavar, help=bound.meaning)(command)
         return command
 
     return add

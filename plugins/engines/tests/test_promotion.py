@@ -13,8 +13,8 @@ from mlflow import MlflowClient
 import mlflow_ngraph
 from mlflow_ngraph.engines import signing, trust
 from mlflow_ngraph.errors import EngineError, TrackingError, UnknownNameError, UsageError
-from mlflow_ngraph.release import promotion
-from mlflow_ngraph.release.promotion import Promotion
+from mlflow_ngraph_engines import promotion
+from mlflow_ngraph_engines.promotion import Promotion
 from mlflow_ngraph.tracking import connection, model_registry
 from mlflow_ngraph.tracking.model_registry import Registry
 from mlflow_ngraph.tracking.schema import Tag

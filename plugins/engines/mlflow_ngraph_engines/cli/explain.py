@@ -17,7 +17,7 @@ from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 from mlflow_ngraph.text import counted, rounded
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.analysis.explanations import Explained
+    from mlflow_ngraph_engines.explanations import Explained
     from mlflow_ngraph.compilers.explanation import Kernel
 
 FORMATS = ("table", "markdown", "json")
@@ -59,7 +59,7 @@ def explain(
         raise UsageError(f"format: expected {', '.join(FORMATS)}, found {form!r}")
     most = whole("kernels", kernels) if kernels else _KERNELS
 
-    from mlflow_ngraph.analysis import explanation_tables as forms
+    from mlflow_ngraph_engines import explanation_tables as forms
 
     explained = _find(cells, home, study, tracking_uri, experiments, run)
     if all(answer.explanation is None for answer in explained):
@@ -88,7 +88,7 @@ def _find(
     experiments: str | None,
     run: str | None,
 ) -> list[Explained]:
-    from mlflow_ngraph.analysis import explanations
+    from mlflow_ngraph_engines import explanations
 
     if tracking_uri or experiments or run:
         return explanations.explain_recorded(
@@ -99,7 +99,7 @@ def _find(
 
 def _sheet(explained: Sequence[Explained]) -> Sheet:
     """Cells side by side."""
-    from mlflow_ngraph.analysis.explanation_tables import side_by_side
+    from mlflow_ngraph_engines.explanation_tables import side_by_side
 
     columns: list[Head] = ["", *(prose(answer.cell.address) for answer in explained)]
     return Sheet("", columns, [[name, *texts] for name, texts in side_by_side(explained)])
@@ -107,7 +107,7 @@ def _sheet(explained: Sequence[Explained]) -> Sheet:
 
 def _kernel_sheets(answer: Explained, most: int) -> Iterator[Sheet]:
     """The kernels that take longest, and those that compute most nodes, as far as the compiler tells."""
-    from mlflow_ngraph.analysis.explanation_tables import largest, longest
+    from mlflow_ngraph_engines.explanation_tables import largest, longest
 
     if answer.explanation is None:
         return

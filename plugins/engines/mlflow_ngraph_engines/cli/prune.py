@@ -49,7 +49,8 @@ def prune(
     says otherwise. Without --yes nothing is removed. What was interrupted is finished the next time.
     """
     from mlflow_ngraph.analysis.champion import check_metric
-    from mlflow_ngraph.release import inventory, pruning
+    from mlflow_ngraph.release import inventory
+    from mlflow_ngraph_engines import pruning
 
     if keep_best is None and keep_newest is None and older_than is None:
         raise UsageError("prune needs a rule: --keep-best N, --keep-newest N or --older-than AGE")
@@ -80,7 +81,7 @@ def prune(
 
 def _removed(going: Sequence[ListedEngine]) -> dict[str, str]:
     """Remove them one after the other; what could not be removed, and why, by model id."""
-    from mlflow_ngraph.release import pruning
+    from mlflow_ngraph_engines import pruning
 
     problems = {}
     for engine in going:

@@ -12,7 +12,7 @@ from mlflow_ngraph.cli import output, trust_options
 from mlflow_ngraph.errors import NO_GOOD_ANSWER
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.release.promotion import Promotion
+    from mlflow_ngraph_engines.promotion import Promotion
 
 _STYLES = {"promoted": "green", "possible": "green", "unchanged": "", "refused": "yellow"}
 
@@ -56,7 +56,7 @@ def promote(
     on the same machine, and may be better by more than 3 %, leaves undecided which is best. The evidence becomes the
     description of the version. The exit code is 3 if the engine is not good enough.
     """
-    from mlflow_ngraph.release import promotion
+    from mlflow_ngraph_engines import promotion
 
     key = trust_options.load(sign) if sign is not None and not dry_run else None
     outcome = promotion.promote(
