@@ -58,9 +58,9 @@ def acts(uri: str, study: Path) -> Iterator[tuple[str, Planted]]:
     """Names of acts, with what plants the links for each and returns the verb to use."""
     from mlflow import MlflowClient
 
-    from mlflow_ngraph_engines import pruning
     from mlflow_ngraph.release.pulling import pull_engine
     from mlflow_ngraph_archives.export import export
+    from mlflow_ngraph_engines import pruning
     from mlflow_ngraph_report import files as report
 
     client = MlflowClient(uri)

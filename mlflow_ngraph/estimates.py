@@ -22,6 +22,10 @@ ALPHA = 0.05
 WIDEST = 10.0
 """Largest ratio of an interval's ends. A wider one says nothing about the size, and is left out."""
 
+UNEVEN = 0.2
+"""Standard error of the logarithm of a ratio of two engines that was measured beside much other load: such load moves
+ratios by up to a half, and differently in each study (`right_decisions` in docs/verification.md)."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -84,6 +88,10 @@ class Estimate:
         with np.errstate(invalid="ignore"):
             log = self.log - other.log
         return Estimate(log, np.sqrt(variances.sum(axis=0)), freedom)
+
+    def unevenly(self, mask: ArrayLike) -> Estimate:
+        """Widen ratios where other load may have slowed one side more than the other."""
+        return self.over(Estimate(np.zeros(()), np.asarray(UNEVEN), np.asarray(np.inf))).where(np.asarray(mask), self)
 
     def interval(self) -> tuple[Array, Array]:
         """Ends of the intervals for display; NaN where there are none, or they are wider than `WIDEST`."""

@@ -17,7 +17,7 @@ LOW, HIGH = "_ci_low", "_ci_high"
 """After the name of a metric: the ends of its 95 % interval."""
 ROUNDS, NOISE, UNSTEADY, VARIABLES, BEATEN_BY = "log_medians", "noise", "unsteady", "variables", "beaten_by"
 """Columns of a cell: its rounds, what disturbed the machine, and the names of its figures that this touches."""
-LOADED_PERCENT = 25.0
+FOREIGN, LOADED_PERCENT = "foreign_cpu_percent", 25.0
 """Use of the machine by others from which ratios within rounds are affected too: it slows lanes unequally."""
 TOUCHED = f"speed-ups, too, where others used {LOADED_PERCENT:g} % of the machine or more: eager execution suffers most, so they are rather too large"
 """Descriptions of marked figures."""
@@ -64,7 +64,7 @@ def with_estimates(names: Iterable[str]) -> list[str]:
     wanted = list(names)
     sources = [source for name in wanted for source in dict.fromkeys((name, reciprocal_of(name)))]
     known = [METRICS[name] for name in wanted if name in METRICS]
-    rounds = [ROUNDS] if any(metric.by_round for metric in known) else []
+    rounds = [ROUNDS, FOREIGN] if any(metric.by_round for metric in known) else []
     baselines = [BASELINE_COLUMN] if any(metric.of_baseline for metric in known) else []
     return [
         *(name + end for name in dict.fromkeys(sources) for end in ("", LOW, HIGH, LOG_ERROR, FREEDOM)),
@@ -133,7 +133,7 @@ _METRICS = [
     ),
     Metric("cpu_percent_busiest_core", "%", "neither", "use of the busiest processor while watched, by anything"),
     Metric("cpu_cores", "1", "lower", "processors that the lane's process kept busy while watched", absolute=True),
-    Metric("foreign_cpu_percent", "%", "lower", "CPU use of other processes while watched, of the machine"),
+    Metric(FOREIGN, "%", "lower", "CPU use of other processes while watched, of the machine"),
     Metric("harness_cpu_percent", "%", "lower", "CPU use of the parent while it waits for slices, of one processor"),
     Metric(
         "cpu_reduction", "1", "higher", "1 - CPU use / CPU use of the baseline", interval="complement", of_baseline=True

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mlflow_ngraph.analysis.cell_columns import Places
-from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.analysis.comparison import APART, Comparison
 from mlflow_ngraph.analysis.round_pairs import CHOICE, FIELD
 from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
 from mlflow_ngraph.estimates import LEVEL, Estimate, quantile
@@ -51,7 +51,8 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
     ratios = compared.ratios(places, np.full(len(places), answer))
     low, high = ratios.interval()
     for place, fields in enumerate(_described(compared, places, answer)):
-        repetitions = _again(compared, int(places[place]), ratios.take(place))
+        loaded = ratios.how[place] != APART and bool(compared.loaded[[places[place], answer]].any())
+        repetitions = None if loaded else _again(compared, int(places[place]), ratios.take(place))
         yield Rival(
             **fields,
             ratio=plain(ratios.value[place]),
@@ -59,6 +60,7 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
             ratio_ci_high=plain(high[place]),
             how=str(ratios.how[place]),
             repetitions=repetitions,
+            loaded=loaded,
         )
 
 

@@ -15,7 +15,7 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.cell_columns import CellColumns, Mask, Places, grouped
 from mlflow_ngraph.estimates import Array, Estimate, unknown
 from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.metrics import METRICS, ROUNDS, Metric
+from mlflow_ngraph.metrics import FOREIGN, LOADED_PERCENT, METRICS, ROUNDS, Metric
 from mlflow_ngraph.verdicts import Verdict
 
 FIELD = ("study_id", "workload", "batch")
@@ -79,7 +79,14 @@ class RoundPairs(CellColumns):
             self._pairs.update(zip(pairs, zip(several.log, several.error, several.freedom, strict=True), strict=True))
         for place, pair in asked.items():
             found.log[place], found.error[place], found.freedom[place] = self._pairs[pair]
-        return found
+        return found.unevenly(self.loaded[tops] | self.loaded[bottoms])
+
+    @cached_property
+    def loaded(self) -> Mask:
+        """Mark cells measured beside load that slows lanes unequally."""
+        if FOREIGN not in self.frame.columns:
+            return np.zeros(len(self.frame), bool)
+        return np.asarray(self.frame[FOREIGN].astype(float) >= LOADED_PERCENT, bool)
 
     def _logs(self, place: int) -> dict[str, float]:
         known = self._rounds.get(place)

@@ -49,7 +49,9 @@ class Rival:
     how: str = ""
     """Kind of comparison: ``same rounds``, ``chain`` (of such pairs), or ``apart`` (figures as they stand)."""
     repetitions: int | None = None
-    """Repetitions that would decide, if the figures are right."""
+    """Repetitions that would decide, if the figures are right; None where they cannot."""
+    loaded: bool = False
+    """Other load may have slowed one of both more than the other: more repetitions would not tell."""
 
     @property
     def clause(self) -> str:
@@ -96,7 +98,8 @@ def measuring(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> tupl
     study = home.own_study(str(first["study_id"]))
     if study is None:
         # Names of models may mean others here.
-        return f"measure again where study {first['study_id']} was run", ""
+        quiet = ", while nothing else computes there" if any(rival.loaded for rival in rivals) else ""
+        return f"measure again where study {first['study_id']} was run{quiet}", ""
     same = ("workload", "device", "precision", "mode", "threads")
     meant = [rival for rival in rivals if all(rival.row[name] == first[name] for name in same)]
     rows = [rival.row for rival in meant]
@@ -115,7 +118,7 @@ def measuring(rivals: Sequence[Rival], answer: Mapping[str, Any] | None) -> tupl
     threads = "default" if first["threads"] is None else str(first["threads"])
     words += ["--mode", str(first["mode"]), "--threads", threads]
     repetitions = max((rival.repetitions for rival in meant if rival.repetitions is not None), default=None)
-    does = "measure again:"
+    does = "measure again while nothing else computes:" if any(rival.loaded for rival in meant) else "measure again:"
     if repetitions is not None:
         words += ["--repetitions", str(repetitions)]
         measured = (answer or {}).get("repetitions") or repetitions

@@ -14,7 +14,7 @@ from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.resources import own_processors, resources
 from mlflow_ngraph.measure import open_loop_figures, statistics
-from mlflow_ngraph.metrics import FREEDOM, HIGH, LOADED_PERCENT, LOG_ERROR, LOW, METRICS
+from mlflow_ngraph.metrics import FOREIGN, FREEDOM, HIGH, LOADED_PERCENT, LOG_ERROR, LOW, METRICS
 from mlflow_ngraph.objectives import Raced
 
 SliceRecord = Mapping[str, Any]
@@ -139,7 +139,8 @@ def _compare(
         if other is not None and cell.samples:
             estimate = _speedup(cell, other, companions.get(other.id, ()), processors)
             if estimate is not None:
-                speedups[batch] = estimate
+                uneven = lane is not baseline and _loaded(lane, baseline, batch)
+                speedups[batch] = estimate = estimate.unevenly(uneven)
                 _put(cell.metrics, "speedup", estimate)
     throughputs = _throughputs(lane)
     single = throughputs.get(1)
@@ -229,7 +230,7 @@ def _unsteady(lane: LaneRecord, cell: CellRecord, baseline: LaneRecord | None) -
 def _loaded(lane: LaneRecord, baseline: LaneRecord, batch: int) -> bool:
     """Return True when foreign load may have slowed a lane and its baseline unequally."""
     cells = [own for own in (lane.cells.get(batch), baseline.cells.get(batch)) if own is not None]
-    return any(own.metrics.get("foreign_cpu_percent", 0.0) >= LOADED_PERCENT for own in cells)
+    return any(own.metrics.get(FOREIGN, 0.0) >= LOADED_PERCENT for own in cells)
 
 
 def _put(

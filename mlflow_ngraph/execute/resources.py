@@ -11,6 +11,7 @@ from typing import Any
 
 from mlflow_ngraph.measure import cpu_shares
 from mlflow_ngraph.measure.stability import of_engine
+from mlflow_ngraph.metrics import FOREIGN
 
 SliceRecord = Mapping[str, Any]
 MB = 1e6
@@ -60,7 +61,7 @@ def _processors(slices: Sequence[SliceRecord], processors: int, threads: int) ->
     if len(each) > 1:
         metrics["cpu_percent_std"] = 100 * statistics.stdev(each) / processors
     if others is not None:
-        metrics["foreign_cpu_percent"] = 100 * others.share
+        metrics[FOREIGN] = 100 * others.share
     return metrics
 
 

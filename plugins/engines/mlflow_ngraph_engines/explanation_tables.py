@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mlflow_ngraph_engines.explanations import Explained
 from mlflow_ngraph.compilers.explanation import Explanation, Kernel
 from mlflow_ngraph.tables.remarks import precisions
 from mlflow_ngraph.text import counted
+from mlflow_ngraph_engines.explanations import Explained
 
 UNKNOWN = "–"
 """Shown for unknown values."""

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from mlflow_ngraph_engines.explanation_tables import document, largest, longest, side_by_side
-from mlflow_ngraph_engines.explanations import Explained, explain_local, explain_recorded
 from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.errors import EngineError, UsageError
 from mlflow_ngraph.tracking.recorder import Recorder
+from mlflow_ngraph_engines.explanation_tables import document, largest, longest, side_by_side
+from mlflow_ngraph_engines.explanations import Explained, explain_local, explain_recorded
 from tests.support.explanations import IDENTITY, OPENVINO, write_explanations, write_study
 from tests.support.records import study_record
 

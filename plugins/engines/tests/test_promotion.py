@@ -13,11 +13,11 @@ from mlflow import MlflowClient
 import mlflow_ngraph
 from mlflow_ngraph.engines import signing, trust
 from mlflow_ngraph.errors import EngineError, TrackingError, UnknownNameError, UsageError
-from mlflow_ngraph_engines import promotion
-from mlflow_ngraph_engines.promotion import Promotion
 from mlflow_ngraph.tracking import connection, model_registry
 from mlflow_ngraph.tracking.model_registry import Registry
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph_engines import promotion
+from mlflow_ngraph_engines.promotion import Promotion
 from tests.support.logged import Logged
 from tests.support.variants import Shelf
 

@@ -17,10 +17,10 @@ from mlflow_ngraph.engines import files as files_of_engines
 from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph_engines import pruning
 from mlflow_ngraph.tracking import artifact_stores, download, manifests
 from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph_engines import pruning
 from tests.support.recording import models, small, write
 from tests.support.records import study_record
 from tests.support.variants import Shelf

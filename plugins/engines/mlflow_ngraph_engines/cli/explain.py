@@ -17,8 +17,8 @@ from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 from mlflow_ngraph.text import counted, rounded
 
 if TYPE_CHECKING:
-    from mlflow_ngraph_engines.explanations import Explained
     from mlflow_ngraph.compilers.explanation import Kernel
+    from mlflow_ngraph_engines.explanations import Explained
 
 FORMATS = ("table", "markdown", "json")
 _KERNELS = 10
