@@ -8,7 +8,7 @@ workloads are decided one study after the other: one on the host as it is, the n
 processor busy a third of the time, in bursts of 0.1 to 3 s. Last come studies beside a load that takes half of the
 processors all the time. An answer is *right* if the reference has nothing that is more than 3 %
 faster than what it names. One that says *undecided* names candidates: of these the slowest counts. With ``--keep`` the
-reference and what was decided stay in a directory, and more studies are added to those that are there.
+reference and the studies stay in a directory; another call judges them again, and adds what is missing.
 Exit code 1: as it is or beside bursts more than one in twenty studies was wrong, or any was more than 10 % off; or an
 answer beside half of the processors was more than 5 % off.
 """
@@ -21,7 +21,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from support import records
@@ -29,7 +29,7 @@ from support.load import bursts, steady
 from support.records import Result
 
 from mlflow_ngraph.analysis.recommend import recommend
-from mlflow_ngraph.execute import replay
+from mlflow_ngraph.execute import replay, study_directories
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
@@ -77,16 +77,22 @@ def main() -> int:
     with place as home:
         kept = Path(home, "decisions.jsonl")
         long = {"name": "reference", "repetitions": options.reference_repetitions, "limits": {"cell_seconds": 600}}
-        reference = run_study(parse({**asked, **long, "workloads": workloads}), home=Path(home), offline=True).record
+        found = [path for path in Path(home).glob("studies/reference-*") if study_directories.end(path) == "measured"]
+        if not found:
+            study = parse({**asked, **long, "workloads": workloads})
+            found = [run_study(study, home=Path(home), offline=True).directory]
+        reference = replay.load(found[-1])
         truth = {workload: speedups(reference, workload) for workload in workloads}
         for workload in workloads:
             print(f"reference: {workload}: {_figures(truth[workload])}", flush=True)
-        decisions = _read(kept)
+        decisions = [_judged(Path(home), **json.loads(line)) for line in _lines(kept)]
         asked_for = [CONDITIONS[number % 2] for number in range(2 * options.studies)] + [LOADED] * options.loaded
         for number, condition in list(enumerate(asked_for))[len(decisions) :]:
-            decision = _decide(asked, condition, workloads[number // 2 % len(workloads)], Path(home))
+            workload = workloads[number // 2 % len(workloads)]
+            study = _measure(asked, condition, workload, Path(home))
             with kept.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(asdict(decision)) + "\n")
+                lines.write(json.dumps({"condition": condition, "workload": workload, "study": study}) + "\n")
+            decision = _judged(Path(home), condition, workload, study)
             decisions.append(decision)
             print(f"{number + 1}: {_told(decision, truth)}", flush=True)
     missed = [_missed(condition, decisions, truth) for condition in CONDITIONS]
@@ -126,11 +132,15 @@ def speedups(record: StudyRecord, workload: str) -> dict[str, float]:
     }
 
 
-def _decide(asked: Mapping[str, object], condition: str, workload: str, home: Path) -> Decision:
+def _measure(asked: Mapping[str, object], condition: str, workload: str, home: Path) -> str:
+    """Run a study that decides; returns its id."""
     study = parse({**asked, "name": "decision", "workloads": [workload], "purpose": "decide"})
     with _load(condition):
-        directory = run_study(study, home=home, offline=True, resume="never").directory
-    record = replay.load(directory)
+        return run_study(study, home=home, offline=True, resume="never").directory.name
+
+
+def _judged(home: Path, condition: str, workload: str, study: str) -> Decision:
+    record = replay.load(home / "studies" / study)
     table, about = recommend(results.from_record(record), objective="throughput")
     best = table[table["best"]]["compiler_label"].tolist()
     leading = table[table["rank"] == 1]["compiler_label"].tolist()
@@ -182,9 +192,8 @@ def _figures(known: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {known[name]:.3f}" for name in sorted(known, key=known.__getitem__, reverse=True))
 
 
-def _read(kept: Path) -> list[Decision]:
-    lines = kept.read_text(encoding="utf-8").splitlines() if kept.is_file() else []
-    return [Decision(**{**found, "named": tuple(found["named"])}) for found in map(json.loads, lines)]
+def _lines(kept: Path) -> list[str]:
+    return kept.read_text(encoding="utf-8").splitlines() if kept.is_file() else []
 
 
 if __name__ == "__main__":
