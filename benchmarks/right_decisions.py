@@ -77,7 +77,7 @@ def main() -> int:
     with place as home:
         kept = Path(home, "decisions.jsonl")
         long = {"name": "reference", "repetitions": options.reference_repetitions, "limits": {"cell_seconds": 600}}
-        found = [path for path in Path(home).glob("studies/reference-*") if study_directories.end(path) == "measured"]
+        found = [path for path in Path(home).glob("studies/reference-*") if study_directories.end(path) != "open"]
         if not found:
             study = parse({**asked, **long, "workloads": workloads})
             found = [run_study(study, home=Path(home), offline=True).directory]
