@@ -97,28 +97,31 @@ def main() -> int:
             print(f"{number + 1}: {_told(decision, truth)}", flush=True)
     missed = [_missed(condition, decisions, truth) for condition in CONDITIONS]
     loaded = [decision for decision in decisions if decision.condition == LOADED]
-    answers = [behind(decision, truth) for decision in loaded if decision.decided]
-    print(f"{LOADED}: {len(loaded)} studies; {len(answers)} answers, the worst {_off(answers)} off")
+    beside = [behind(decision, truth) for decision in loaded if decision.decided]
+    print(f"{LOADED}: {len(loaded)} studies; {len(beside)} answers, the worst {_off(beside)} off")
     unloaded = [decision for decision in decisions if decision.condition != LOADED]
-    off = [behind(decision, truth) for decision in unloaded]
-    of, undecided = f"of {len(off)}", sum(not decision.decided for decision in unloaded)
-    right = sum(times <= RIGHT for times in off)
+    answers = [behind(decision, truth) for decision in unloaded if decision.decided]
+    doubts = [behind(decision, truth) for decision in unloaded if not decision.decided]
+    right = sum(times <= RIGHT for times in answers)
     records.keep(
         options,
         "right_decisions",
-        records.at_least("named nothing more than 3 % behind the best", right, len(off), of),
-        records.at_most("furthest behind the best", 100 * (max(off) - 1), 100 * (OFF - 1), "%", digits=1),
-        records.at_most("undecided", undecided, MAY_BE_UNDECIDED, of),
-        Result(name="timed by a study", value=round(sum(one.timed_s for one in unloaded) / len(off), 1), unit="s"),
+        records.at_least("answers at most 3 % behind the best", right, len(answers), f"of {len(answers)}"),
+        records.at_most("furthest behind the best", 100 * (max(answers) - 1), 100 * (OFF - 1), "%", digits=1),
+        records.at_most("undecided", len(doubts), MAY_BE_UNDECIDED, f"of {len(unloaded)}"),
+        Result(
+            name="furthest candidate of an undecided one", value=round(100 * (max(doubts, default=1) - 1), 1), unit="%"
+        ),
+        Result(name="timed by a study", value=round(sum(one.timed_s for one in unloaded) / len(unloaded), 1), unit="s"),
         records.at_most(
             f"answers {LOADED} that are more than 5 % off",
-            sum(times > LOADED_OFF for times in answers),
+            sum(times > LOADED_OFF for times in beside),
             0,
-            f"of {len(answers)}",
+            f"of {len(beside)}",
         ),
-        Result(name=f"undecided {LOADED}", value=len(loaded) - len(answers), unit=f"of {len(loaded)}"),
+        Result(name=f"undecided {LOADED}", value=len(loaded) - len(beside), unit=f"of {len(loaded)}"),
     )
-    return int(any(missed) or any(times > LOADED_OFF for times in answers))
+    return int(any(missed) or any(times > LOADED_OFF for times in beside))
 
 
 def speedups(record: StudyRecord, workload: str) -> dict[str, float]:
