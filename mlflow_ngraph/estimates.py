@@ -23,8 +23,8 @@ WIDEST = 10.0
 """Largest ratio of an interval's ends. A wider one says nothing about the size, and is left out."""
 
 UNEVEN = 0.2
-"""Standard error of the logarithm of a ratio of two engines that was measured beside much other load: such load moves
-ratios by up to a half, and differently in each study (`right_decisions` in docs/verification.md)."""
+"""Standard error of the logarithm of a ratio of two engines that was measured beside much other load, between studies
+(`right_decisions` in docs/verification.md)."""
 
 
 @dataclass(frozen=True)
