@@ -79,8 +79,8 @@ def main() -> int:
         long = {"name": "reference", "repetitions": options.reference_repetitions, "limits": {"cell_seconds": 600}}
         found = [path for path in Path(home).glob("studies/reference-*") if study_directories.end(path) != "open"]
         if not found:
-            study = parse({**asked, **long, "workloads": workloads})
-            found = [run_study(study, home=Path(home), offline=True).directory]
+            longest = parse({**asked, **long, "workloads": workloads})
+            found = [run_study(longest, home=Path(home), offline=True).directory]
         reference = replay.load(found[-1])
         truth = {workload: speedups(reference, workload) for workload in workloads}
         for workload in workloads:

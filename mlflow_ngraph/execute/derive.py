@@ -136,7 +136,7 @@ def _compare(
     speedups: dict[int, Estimate] = {}
     for batch, cell in lane.cells.items():
         other = baseline.cells.get(batch) if baseline is not None else None
-        if other is not None and cell.samples:
+        if baseline is not None and other is not None and cell.samples:
             estimate = _speedup(cell, other, companions.get(other.id, ()), processors)
             if estimate is not None:
                 uneven = lane is not baseline and _loaded(lane, baseline, batch)
