@@ -67,6 +67,22 @@ def test_what_cannot_be_told_is_undecided_with_what_would_tell(own_studies: Path
         assert name in doubt["said"].partition("--compilers ")[2].partition(" ")[0], "both have to share rounds"
 
 
+@pytest.mark.usefixtures("own_studies")
+@pytest.mark.parametrize(
+    ("foreign", "openvino", "decided"), [(24.0, 130.0, True), (25.0, 130.0, False), (60.0, 200.0, True)]
+)
+def test_beside_much_load_near_rivals_are_not_told_apart(foreign: float, openvino: float, decided: bool) -> None:
+    frame = measured(openvino).assign(foreign_cpu_percent=[foreign, 0.0, foreign])
+    table, about = recommend(frame)
+    assert table["best"].any() == decided
+    if not decided:
+        (doubt,) = about["undecided"]
+        (rival,) = doubt["rivals"]
+        assert rival["loaded"]
+        assert rival["repetitions"] is None, "more of them would not tell"
+        assert "; measure again while nothing else computes: mlflow-ngraph benchmark " in doubt["said"]
+
+
 def test_who_is_as_good_for_sure_is_no_rival() -> None:
     table, about = recommend(measured(100.5, noise=0.002, rounds=20))
     assert about["undecided"] == []

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from mlflow_ngraph.estimates import UNEVEN
 from mlflow_ngraph.execute.derive import derive
 from mlflow_ngraph.execute.record import CellRecord
 from mlflow_ngraph.execute.replay import fold
@@ -304,6 +305,8 @@ def test_speed_ups_beside_much_foreign_load_are_unsteady(drawn: Slices) -> None:
     assert unsteady(script.cell("fast", 4)) == {"speedup", "bsr", "cpu_reduction"}
     assert not unsteady(script.cell("fast", 1))
     assert not unsteady(script.cell("identity", 4)), "over itself it is 1"
+    loaded, quiet = (script.cell("fast", batch).metrics["speedup_log_se"] for batch in (4, 1))
+    assert loaded >= UNEVEN > quiet
 
 
 @pytest.mark.parametrize("name", ["throughput", "latency_p50_ms"])
