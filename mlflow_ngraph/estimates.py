@@ -22,9 +22,9 @@ ALPHA = 0.05
 WIDEST = 10.0
 """Largest ratio of an interval's ends. A wider one says nothing about the size, and is left out."""
 
-UNEVEN = 0.2
-"""Standard error of the logarithm of a ratio of two engines that was measured beside much other load, between studies
-(`right_decisions` in docs/verification.md)."""
+UNEVEN = 0.4
+"""Standard error of the logarithm of a ratio of two engines that was measured beside other load, from study to study, as a
+multiple of the share of the machine that the load took (`right_decisions` in docs/verification.md)."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,13 @@ class Estimate:
             log = self.log - other.log
         return Estimate(log, np.sqrt(variances.sum(axis=0)), freedom)
 
-    def unevenly(self, mask: ArrayLike) -> Estimate:
-        """Widen ratios where other load may have slowed one side more than the other."""
-        return self.over(Estimate(np.zeros(()), np.asarray(UNEVEN), np.asarray(np.inf))).where(np.asarray(mask), self)
+    def beside(self, load: ArrayLike) -> Estimate:
+        """Widen ratios that were measured beside other load, given as a share of the machine: it may slow one side more."""
+        share = np.asarray(load, float)
+        wider = self.over(Estimate(np.zeros_like(share), UNEVEN * share, np.full_like(share, np.inf)))
+        # What is added is known so much better than an error of two rounds that the interval of both could be narrower.
+        narrower = quantile(wider.freedom) * wider.error < quantile(self.freedom) * self.error
+        return self.where((share == 0) | narrower | ~self.known, wider)
 
     def interval(self) -> tuple[Array, Array]:
         """Ends of the intervals for display; NaN where there are none, or they are wider than `WIDEST`."""

@@ -136,3 +136,21 @@ def test_of_what_is_unknown_each_part_has_an_array_of_its_own() -> None:
     nothing = estimates.unknown(2)
     nothing.log[0] = 1.0
     assert np.isnan([*nothing.error, *nothing.freedom, nothing.log[1]]).all()
+
+
+@given(
+    st.floats(0.001, 1.0),
+    st.one_of(st.integers(1, 40).map(float), st.just(np.inf)),
+    st.floats(0.0, 1.0),
+)
+def test_load_never_makes_an_interval_narrower(error: float, freedom: float, load: float) -> None:
+    own = Estimate(np.log([1.3]), np.array([error]), np.array([freedom]))
+    beside = own.beside([load])
+    assert beside.log == own.log
+    assert (beside.ends[1] >= own.ends[1] * (1 - 1e-12)).all()
+    if np.isinf(freedom):
+        assert float(beside.error[0]) == pytest.approx(np.hypot(error, estimates.UNEVEN * load))
+
+
+def test_load_gives_no_interval_to_what_has_none() -> None:
+    assert not estimates.unknown(2).beside([0.0, 0.5]).known.any()

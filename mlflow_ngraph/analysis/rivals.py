@@ -51,7 +51,7 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
     ratios = compared.ratios(places, np.full(len(places), answer))
     low, high = ratios.interval()
     for place, fields in enumerate(_described(compared, places, answer)):
-        loaded = ratios.how[place] != APART and bool(compared.loaded[[places[place], answer]].any())
+        loaded = ratios.how[place] != APART and bool(compared.load[[places[place], answer]].any())
         repetitions = None if loaded else _again(compared, int(places[place]), ratios.take(place))
         yield Rival(
             **fields,

@@ -79,14 +79,15 @@ class RoundPairs(CellColumns):
             self._pairs.update(zip(pairs, zip(several.log, several.error, several.freedom, strict=True), strict=True))
         for place, pair in asked.items():
             found.log[place], found.error[place], found.freedom[place] = self._pairs[pair]
-        return found.unevenly(self.loaded[tops] | self.loaded[bottoms])
+        return found.beside(np.maximum(self.load[tops], self.load[bottoms]))
 
     @cached_property
-    def loaded(self) -> Mask:
-        """Mark cells measured beside load that slows lanes unequally."""
+    def load(self) -> Array:
+        """Share of the machine that others took beside each cell, where that slows lanes unequally; else 0."""
         if FOREIGN not in self.frame.columns:
-            return np.zeros(len(self.frame), bool)
-        return np.asarray(self.frame[FOREIGN].astype(float) >= LOADED_PERCENT, bool)
+            return np.zeros(len(self.frame))
+        percent = self.frame[FOREIGN].to_numpy(float)
+        return np.where(percent >= LOADED_PERCENT, percent / 100, 0.0)
 
     def _logs(self, place: int) -> dict[str, float]:
         known = self._rounds.get(place)

@@ -139,8 +139,9 @@ def _compare(
         if baseline is not None and other is not None and cell.samples:
             estimate = _speedup(cell, other, companions.get(other.id, ()), processors)
             if estimate is not None:
-                uneven = lane is not baseline and _loaded(lane, baseline, batch)
-                speedups[batch] = estimate = estimate.unevenly(uneven)
+                if lane is not baseline:
+                    estimate = estimate.beside(_load(lane, baseline, batch))
+                speedups[batch] = estimate
                 _put(cell.metrics, "speedup", estimate)
     throughputs = _throughputs(lane)
     single = throughputs.get(1)
@@ -220,17 +221,18 @@ def _unsteady(lane: LaneRecord, cell: CellRecord, baseline: LaneRecord | None) -
     elif single is not None and single.noise and cell.batch > 1:
         touched = set(_AGAINST_ONE)
     if baseline is not None and lane is not baseline:
-        if _loaded(lane, baseline, cell.batch):
+        if _load(lane, baseline, cell.batch):
             touched |= _PAIRED
-        if cell.batch > 1 and (_loaded(lane, baseline, cell.batch) or _loaded(lane, baseline, 1)):
+        if cell.batch > 1 and (_load(lane, baseline, cell.batch) or _load(lane, baseline, 1)):
             touched |= {"bsr"}
     return tuple(sorted(touched.intersection(cell.metrics)))
 
 
-def _loaded(lane: LaneRecord, baseline: LaneRecord, batch: int) -> bool:
-    """Return True when foreign load may have slowed a lane and its baseline unequally."""
+def _load(lane: LaneRecord, baseline: LaneRecord, batch: int) -> float:
+    """Share of the machine that others took, where it may have slowed a lane and its baseline unequally; else 0."""
     cells = [own for own in (lane.cells.get(batch), baseline.cells.get(batch)) if own is not None]
-    return any(own.metrics.get(FOREIGN, 0.0) >= LOADED_PERCENT for own in cells)
+    most = max((own.metrics.get(FOREIGN, 0.0) for own in cells), default=0.0)
+    return most / 100 if most >= LOADED_PERCENT else 0.0
 
 
 def _put(

@@ -69,7 +69,7 @@ def test_what_cannot_be_told_is_undecided_with_what_would_tell(own_studies: Path
 
 @pytest.mark.usefixtures("own_studies")
 @pytest.mark.parametrize(
-    ("foreign", "openvino", "decided"), [(24.0, 130.0, True), (25.0, 130.0, False), (60.0, 200.0, True)]
+    ("foreign", "openvino", "decided"), [(24.0, 115.0, True), (25.0, 115.0, False), (60.0, 200.0, True)]
 )
 def test_beside_much_load_near_rivals_are_not_told_apart(foreign: float, openvino: float, decided: bool) -> None:
     frame = measured(openvino).assign(foreign_cpu_percent=[foreign, 0.0, foreign])
