@@ -64,7 +64,7 @@ def with_estimates(names: Iterable[str]) -> list[str]:
     wanted = list(names)
     sources = [source for name in wanted for source in dict.fromkeys((name, reciprocal_of(name)))]
     known = [METRICS[name] for name in wanted if name in METRICS]
-    rounds = [ROUNDS, FOREIGN] if any(metric.by_round for metric in known) else []
+    rounds = [ROUNDS] if any(metric.by_round for metric in known) else []
     baselines = [BASELINE_COLUMN] if any(metric.of_baseline for metric in known) else []
     return [
         *(name + end for name in dict.fromkeys(sources) for end in ("", LOW, HIGH, LOG_ERROR, FREEDOM)),

@@ -175,7 +175,7 @@ class Comparison(RoundPairs):
         unlike = asked != lead
         ties: Mask = (significance.holm(np.where(unlike, ratios.p_differs(), np.nan)) >= ALPHA) & ~ratios.far
         if ties.any():
-            ties &= ~(self._beaten(asked) | self._covered(lead, asked))
+            ties &= ~(self._beaten(asked, lead) | self._covered(lead, asked))
         ties[np.isin(asked, self.equals(lead, asked))] = True
         others: Mask = ties & unlike
         return others
@@ -276,7 +276,7 @@ class Comparison(RoundPairs):
             near |= ~ratios.known & self.better_than(self.numbers[places], answer)
         near &= places != answer
         if near.any():
-            near &= ~(self._beaten(places) | self._covered(answer, places))
+            near &= ~(self._beaten(places, answer) | self._covered(answer, places))
         return near
 
     def better_than(self, numbers: Array, answer: int) -> Mask:
@@ -291,13 +291,16 @@ class Comparison(RoundPairs):
         near = places[self.could_win(answer, places)]
         return 2 if self.other_choice(answer, near).any() else int(len(near) > 0)
 
-    def _beaten(self, places: Places) -> Mask:
-        """Mark ranking cells that clearly lose to another one of their field."""
+    def _beaten(self, places: Places, answer: int) -> Mask:
+        """Mark ranking cells that clearly lose to another one of their field; those of the answer's choice by more than
+        `AS_GOOD`, because a winner by less does not count as better than that choice (`_covered`).
+        """
         field = self.codes(FIELD)[places]
         leads = {number: self._first(places[field == number]) for number in set(field.tolist())}
         low, high = self.ratios(places, [leads[number] for number in field.tolist()]).ends
+        margin = np.where(self.other_choice(answer, places), 1.0, 1 + AS_GOOD)
         with np.errstate(invalid="ignore"):
-            return self.left(places, places) | (low > 1 if self.low_is_better else high < 1)
+            return self.left(places, places) | (low > margin if self.low_is_better else high < 1 / margin)
 
     def _covered(self, answer: int, places: Places) -> Mask:
         """Mark cells of other choices that cannot beat the answer's choice at one of its batch sizes."""

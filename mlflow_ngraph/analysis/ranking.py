@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph import objectives
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import NoAnswerError, UsageError
-from mlflow_ngraph.metrics import CELL_METRICS, COLUMNS, TABLE, with_estimates
+from mlflow_ngraph.metrics import BEATEN_BY, CELL_METRICS, COLUMNS, FOREIGN, TABLE, with_estimates
 from mlflow_ngraph.objectives import SECOND, Limit
 from mlflow_ngraph.text import rounded
 from mlflow_ngraph.verdicts import Verdict
@@ -23,7 +23,7 @@ FIGURES = ("throughput", "latency_p50_ms", "latency_p99_ms", "cpu_percent", "pea
 _IDENTITY = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "compiler", "compiler_label", "precision",
     "precision_in_force", "batch", "mode", "threads", "verdict", "reason", "cell", "model_id", "started_at", "finished_at",
-    "tracking_uri", "experiment", "user", "rounds", "repetitions", "load_s", "first_inference_s", "run_id", "engine", "baseline", "unsteady", *SECOND,
+    "tracking_uri", "experiment", "user", "rounds", "repetitions", "load_s", "first_inference_s", "run_id", "engine", "baseline", "unsteady", *SECOND, BEATEN_BY, FOREIGN,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from mlflow_ngraph.analysis.comparison import APART, Comparison
 from mlflow_ngraph.analysis.round_pairs import CHOICE, FIELD
 from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
 from mlflow_ngraph.estimates import LEVEL, Estimate, quantile
-from mlflow_ngraph.metrics import BEATEN_BY, with_estimates
+from mlflow_ngraph.metrics import BEATEN_BY, FOREIGN, with_estimates
 from mlflow_ngraph.objectives import AS_GOOD, SECOND
 from mlflow_ngraph.text import plain
 
@@ -24,7 +24,7 @@ _MORE = np.geomspace(1, 1e4, 400)
 
 def needed(metric: str) -> set[str]:
     """Needed columns of the tidy table."""
-    return {*COLUMNS, "rounds", "repetitions", *FIELD, *CHOICE, *SECOND, BEATEN_BY, *with_estimates([metric])}
+    return {*COLUMNS, "rounds", "repetitions", *FIELD, *CHOICE, *SECOND, BEATEN_BY, FOREIGN, *with_estimates([metric])}
 
 
 def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None = None) -> tuple[Rival, ...]:
@@ -47,7 +47,7 @@ def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None
 
 def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
     """Rivals that rank, with ratio and the repetitions that would decide."""
-    places = places[np.argsort(compared.badness[places], kind="stable")]
+    places = compared.ordered(places)
     ratios = compared.ratios(places, np.full(len(places), answer))
     low, high = ratios.interval()
     for place, fields in enumerate(_described(compared, places, answer)):
@@ -67,7 +67,7 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
 def _described(compared: Comparison, places: Places, answer: int | None) -> Iterator[dict[str, Any]]:
     """Fields of each rival, the best figure first."""
     metric = compared.metric
-    places = places[np.argsort(compared.badness[places], kind="stable")]
+    places = compared.ordered(places)
     values = [compared.numbers, *compared.interval(metric.name)]
     choice = np.zeros(len(places), bool) if answer is None else ~compared.other_choice(answer, places)
     same = np.zeros(len(places), bool)

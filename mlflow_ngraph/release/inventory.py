@@ -16,7 +16,7 @@ from mlflow_ngraph.analysis import champion, results
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError, TrackingError
-from mlflow_ngraph.metrics import TABLE, TEXT_COLUMNS, with_estimates
+from mlflow_ngraph.metrics import FOREIGN, TABLE, TEXT_COLUMNS, with_estimates
 from mlflow_ngraph.release import logged_engine
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tracking import connection, download, manifests
@@ -32,7 +32,7 @@ AT_ONCE = 8
 _OWN = (
     "study_id", "study", "device", "fingerprint", "workload", "label", "family", "compiler", "compiler_label",
     "precision", "precision_in_force", "mode", "threads", "batch", "verdict", "cell", "model_id", "started_at",
-    "finished_at", "git_commit", "experiment", "run_id", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb", "unsteady",
+    "finished_at", "git_commit", "experiment", "run_id", "throughput", "throughput_ci_low", "throughput_ci_high", "engine_size_mb", "unsteady", FOREIGN,
 )  # fmt: skip
 
 

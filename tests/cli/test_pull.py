@@ -132,9 +132,9 @@ def test_a_wrong_request_is_one_line_and_writes_nothing(
 
 
 def test_bounds_that_nothing_keeps_are_no_wrong_request(logged: Logged, cli: Cli) -> None:
-    code, out, err = cli("engine", "pull", "--max-latency-ms", "0", "--tracking-uri", logged.uri)
+    code, out, err = cli("engine", "pull", "--max-latency-ms", "0.000001", "--tracking-uri", logged.uri)
     assert (code, out) == (3, "")
-    assert "no engine keeps all bounds: --max-latency-ms 0 alone is kept by 0 of 6" in " ".join(err.split())
+    assert "no engine keeps all bounds: --max-latency-ms 1e-06 alone is kept by 0 of 6" in " ".join(err.split())
 
 
 def test_a_run_is_chosen_from(logged: Logged, cli: Cli, cli_json: Callable[..., Any]) -> None:

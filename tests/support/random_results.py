@@ -15,6 +15,7 @@ from mlflow_ngraph.analysis.findings import NEEDED, Finding, find
 from mlflow_ngraph.analysis.ranking import EngineQuestion, rank
 from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.measure import statistics
+from mlflow_ngraph.metrics import FOREIGN, LOADED_PERCENT
 from mlflow_ngraph.objectives import objective
 from mlflow_ngraph.ui import answers
 from mlflow_ngraph.ui.query import Query
@@ -55,6 +56,7 @@ def table(rng: np.random.Generator) -> pd.DataFrame:
                         "study_id": study, "workload": workload, "device": device, "compiler": name, "batch": int(batch),
                         "logs": logs, "log_medians": json.dumps(known if rng.random() < 0.9 else {}),
                         "model_id": f"m-{workload}-{device}-{name}" + (f"-{batch}" if several else ""),
+                        FOREIGN: float(rng.choice([0.0, 20.0, 40.0], p=[0.7, 0.15, 0.15])),
                         "engine_size_mb": sizes[name], "peak_memory_mb": float(rng.choice([100.0, 200.0])),
                         "verdict": str(rng.choice(["ok", "timeout", "parity_failed", "left_out"], p=[0.9, 0.04, 0.03, 0.03])),
                     })  # fmt: skip
@@ -65,7 +67,9 @@ def table(rng: np.random.Generator) -> pd.DataFrame:
     base = {(row["workload"], row["device"], row["batch"]): row for row in rows if row["compiler"] == "identity"}
     for place, row in enumerate(rows):
         figure = statistics.typical(np.exp(row["logs"] + rng.normal(0, 0.02)))
-        gain = statistics.trimmed_mean(row["logs"] - base[row["workload"], row["device"], row["batch"]]["logs"])
+        eager = base[row["workload"], row["device"], row["batch"]]
+        load = max(row[FOREIGN], eager[FOREIGN]) if row is not eager else 0.0
+        gain = statistics.trimmed_mean(row["logs"] - eager["logs"]).beside(load / 100 if load >= LOADED_PERCENT else 0)
         if rng.random() < 0.15:
             figure = statistics.typical(np.exp(row["logs"][:1]))
         latency = 1e3 * row["batch"] / figure.value
