@@ -199,7 +199,9 @@ class Study(Section):
     def _decision(self) -> Study:
         if self.purpose == "characterise" and (self.objective is not None or self.bounds):
             key = "objective" if self.objective is not None else "bounds"
-            raise ValueError(f"{key} says what a decision is about: write purpose: decide as well, or leave it out")
+            raise ValueError(
+                f"{key} needs the purpose decide: write 'purpose: decide' or '--purpose decide' as well, or leave it out"
+            )
         if self.mode == "async" and self.objective == "latency":
             raise ValueError("objective latency: mode async has none, because several requests are in flight at once")
         return self
@@ -361,6 +363,10 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
     try:
         content = documents.from_yaml(path)
     except (ValueError, OSError) as error:
+        if isinstance(error, UnicodeDecodeError):  # perhaps a model
+            raise StudyError(
+                f"{path}: no YAML file of a study; name a model with --workloads, as in onnx:{path}"
+            ) from None
         raise StudyError(f"{path}: not readable as YAML: {error}") from None
     if not isinstance(content, dict):
         raise StudyError(f"{path}: expected a mapping of keys, found {type(content).__name__}")

@@ -64,6 +64,7 @@ def duration_s(value: object) -> float:
         return float(value)
     if isinstance(value, str):
         text = "".join(value.lower().split())
+        text += "s" if text.replace(".", "", 1).isdecimal() else ""
         parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
         if seconds > 0 and "".join(number + unit for number, unit in parts) == text:

@@ -87,7 +87,8 @@ def test_name_and_description_do_not_change_the_digest():
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("5m", 300), ("1h30m", 5400), ("1.5 m", 90), (42, 42), ("2M", 120)]
+    ("text", "seconds"),
+    [("90s", 90), ("5m", 300), ("1h30m", 5400), ("1.5 m", 90), (42, 42), ("42", 42), ("1.5", 1.5), ("2M", 120)],
 )
 def test_a_time_is_a_number_of_seconds_or_text(text, seconds):
     found = study.parse({**MINIMAL, "within": text})
@@ -149,8 +150,14 @@ def test_batch_sizes_are_ascending(batch_sizes):
             {"purpose": "decide", "objective": "thruput"},
             "objective: unknown objective 'thruput': did you mean 'throughput'?",
         ),
-        ({"objective": "latency"}, "objective says what a decision is about: write purpose: decide as well"),
-        ({"bounds": {"max_memory_mb": 9}}, "bounds says what a decision is about: write purpose: decide as well"),
+        (
+            {"objective": "latency"},
+            "objective needs the purpose decide: write 'purpose: decide' or '--purpose decide' as well",
+        ),
+        (
+            {"bounds": {"max_memory_mb": 9}},
+            "bounds needs the purpose decide: write 'purpose: decide' or '--purpose decide' as well",
+        ),
         ({"purpose": "decide", "bounds": {"max_latency": 9}}, "bounds: unknown bound 'max_latency': did you mean"),
         ({"purpose": "decide", "objective": "latency", "mode": "async"}, "mode async has none"),
         ({"within": "soon"}, "within: expected a duration such as 90s, 5m or 1h30m, found 'soon'"),

@@ -12,6 +12,7 @@ import pandas as pd
 from mlflow_ngraph.analysis import comparison
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.rivals import rivals_of
+from mlflow_ngraph.analysis.round_pairs import CHOICE
 from mlflow_ngraph.analysis.undecided import Rival
 from mlflow_ngraph.errors import UnknownNameError, UsageError
 from mlflow_ngraph.estimates import ALPHA
@@ -107,6 +108,10 @@ def rivals(
     At least one of ``cells``, those of the engine, has the metric. A rival that loses to any of its batch sizes does
     not count. ``others`` are of other engines with the same model, precision and machine.
     """
+    # The same choice at the same batch size, from another study, is the engine itself at another time.
+    same = [*CHOICE, "batch"]
+    measured = set(cells[same].astype(str).itertuples(index=False))
+    others = others[[row not in measured for row in others[same].astype(str).itertuples(index=False)]]
     frame = typed(pd.concat([cells, others], ignore_index=True), COLUMNS)
     compared = Comparison(frame, METRICS[metric])
     places = np.arange(len(frame)) if batch is None else np.flatnonzero(frame["batch"] == batch)

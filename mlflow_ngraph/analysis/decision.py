@@ -38,10 +38,16 @@ class Gain:
     """Contaminated by other load on the machine."""
 
     @property
-    def text(self) -> str:
-        """Speed-up with its interval, or a remark that it has none."""
+    def known(self) -> bool:
+        """Its size says something: it has an interval, or the machine was quiet."""
+        return self.ci_low is not None or not self.unsteady
+
+    def over(self, baseline: str) -> str:
+        """Speed-up over a baseline with its interval; the direction alone where its size is unknown."""
+        if not self.known:
+            return f"{'faster' if self.value > 1 else 'not faster'} than {baseline} (by how much cannot be told)"
         none = "" if self.ci_low is not None else " (no interval)"
-        return f"{times(self.value, self.ci_low, self.ci_high, unsteady=self.unsteady)}{none}"
+        return f"{times(self.value, self.ci_low, self.ci_high, unsteady=self.unsteady)}{none} times {baseline}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Answer:
     def _gain(self, row: Mapping[str, Any] | None) -> Iterator[str]:
         """Gain of a cell over the baseline, where it has one."""
         if row is not None and row["compiler_label"] != baselines.of_row(row):
-            yield from (f"{gain.text} times {baselines.over(row)}" for gain in self.gains if gain.batch == row["batch"])
+            yield from (gain.over(baselines.over(row)) for gain in self.gains if gain.batch == row["batch"])
 
     def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
         """Compiler with its gain."""
@@ -124,12 +130,11 @@ class Answer:
                 "no compiler was faster than eager execution" if over == "eager" else f"nothing was faster than {over}"
             )
         elif self.gains and self.gains[0].batch == row["batch"]:
-            yield f"{named.removesuffix(',')}, {self.gains[0].text} times {baselines.over(row)} {at}"
-            if rest := [
-                f"{times(gain.value, unsteady=gain.unsteady)} at batch {gain.batch}" for gain in self.gains[1:]
-            ]:
+            yield f"{named.removesuffix(',')}, {self.gains[0].over(baselines.over(row))} {at}"
+            said = [self.gains[0], *(gain for gain in self.gains[1:] if gain.known)]
+            if rest := [f"{times(gain.value, unsteady=gain.unsteady)} at batch {gain.batch}" for gain in said[1:]]:
                 yield ", ".join(rest)
-            if any(gain.unsteady for gain in self.gains):
+            if any(gain.unsteady and gain.known for gain in said):
                 yield f"{UNSTEADY_MARK} beside other load, which slows eager execution most"
         else:
             yield f"{named} {at}"

@@ -52,7 +52,8 @@ def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
     low, high = ratios.interval()
     for place, fields in enumerate(_described(compared, places, answer)):
         loaded = ratios.how[place] != APART and bool(compared.load[[places[place], answer]].any())
-        repetitions = None if loaded else _again(compared, int(places[place]), ratios.take(place))
+        told = not loaded and bool(np.isfinite(low[place]))
+        repetitions = _again(compared, int(places[place]), ratios.take(place)) if told else None
         yield Rival(
             **fields,
             ratio=plain(ratios.value[place]),

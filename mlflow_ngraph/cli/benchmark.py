@@ -300,13 +300,16 @@ def show_outcome(
 
 def _next_steps(outcome: Outcome, later: str) -> Iterator[str]:
     """Commands for a study that is not recorded yet, or was measured before."""
-    from mlflow_ngraph.execute import study_directories
+    from mlflow_ngraph.execute import replay, study_directories
 
     if outcome.unrecorded:
         return
     if not outcome.where:
         yield f"not recorded yet: {later}"
     elif (earlier := study_directories.measured_before(outcome.directory)) is not None:
+        known = {lane.lane.workload for lane in replay.outline(earlier.directory).lanes.values()}
+        if known.isdisjoint(lane.lane.workload for lane in outcome.record.lanes.values()):
+            return  # studies of one name need not have anything in common
         name = shlex.quote(earlier.name)
         yield (
             f"measured before as {earlier.study_id}; compare the two with: mlflow-ngraph results gate {name}, or "

@@ -56,11 +56,11 @@ def _state(directory: Path) -> tuple[str, str]:
     """Progress of a study, and the run by which a tracking server has all of it."""
     from mlflow_ngraph.execute import journal, study_directories
 
-    if run_id := study_directories.recorded_as(directory):
+    if (run_id := study_directories.recorded_as(directory)) and study_directories.end(directory) != "open":
         return "recorded", run_id
     try:
         with journal.held(directory):
-            return ("unfinished" if study_directories.end(directory) == "open" else "to be recorded: sync"), ""
+            return ("unfinished" if study_directories.end(directory) == "open" else "to be recorded: sync"), run_id
     except JournalError:
         return "running", ""
 

@@ -227,6 +227,32 @@ def test_which_of_two_engines_is_undecided_where_each_has_one_batch_size() -> No
     assert not table["best"].any()
 
 
+def test_the_same_choice_of_another_study_is_no_rival() -> None:
+    frame = measured(100.0)
+    again = frame[frame["compiler"] == "openvino"].assign(
+        study_id="later", cell="c", model_id="m-d", throughput=140.0, log_medians=""
+    )
+    mine = frame["compiler"] == "openvino"
+    others = pd.concat([frame[frame["compiler"] == "identity"], again])
+    assert champion.rivals(frame[mine], others, "throughput")[1] == ()
+    other = again.assign(compiler_label="openvino[num_streams=1]")
+    assert champion.rivals(frame[mine], pd.concat([others, other]), "throughput")[1]
+
+
+@pytest.mark.parametrize(("openvino", "open_"), [(101.0, True), (110.0, False)])
+def test_a_batch_size_of_the_answer_that_barely_loses_in_its_rounds_could_win(openvino: float, open_: bool) -> None:
+    """Who beats it by less than counts is not better than the answer's choice, so both would be out of the question."""
+    rates = {("onnxruntime", 1): 100.0, ("openvino", 1): openvino, ("onnxruntime", 8): 101.5, ("openvino", 8): 90.0}
+    truth = grid(lambda compiler, batch: rates.get((compiler, batch), 50.0), compiler=NAMES, batch=[1, 8])
+    frame = Drawn(truth, 0.002, 0.1, 12).draw(0).reset_index(drop=True)
+    compared = Comparison(frame, THROUGHPUT)
+    places = {(row["compiler"], row["batch"]): place for place, row in frame.iterrows()}
+    answer, smaller = places["onnxruntime", 8], places["onnxruntime", 1]
+    could = compared.could_win(answer, np.arange(len(frame)))
+    assert bool(could[smaller]) == open_
+    assert bool(could[places["openvino", 1]]) != open_, "the one or the other"
+
+
 def test_who_loses_at_every_batch_size_keeps_nobody_from_being_the_champion() -> None:
     frame = two_sizes()
     mine = frame["compiler"] == "openvino"
@@ -291,15 +317,16 @@ def test_only_a_study_of_this_home_is_measured_again_by_a_command(own_studies: P
 @pytest.mark.parametrize(
     ("figures", "unsteady", "text"),
     [
-        ((2.0, 1.96, 2.05), False, "2.00 [1.96, 2.05]"),
-        ((4271.44, 3000.2, 6001.0), True, "~4270 [3000, 6000]"),
-        ((9.5, None, None), True, "~9.50 (no interval)"),
+        ((2.0, 1.96, 2.05), False, "2.00 [1.96, 2.05] times eager"),
+        ((4271.44, 3000.2, 6001.0), True, "~4270 [3000, 6000] times eager"),
+        ((9.5, None, None), True, "faster than eager (by how much cannot be told)"),
+        ((9.5, None, None), False, "9.50 (no interval) times eager"),
     ],
 )
 def test_a_gain_says_how_far_it_can_be_trusted(
     figures: tuple[float, float | None, float | None], unsteady: bool, text: str
 ) -> None:
-    assert Gain(1, *figures, unsteady=unsteady).text == text
+    assert Gain(1, *figures, unsteady=unsteady).over("eager") == text
 
 
 def test_a_gain_beside_other_load_says_so() -> None:

@@ -28,6 +28,7 @@ WRONG = [
     (["benchmark", "none.yaml"], "no study 'none.yaml'"),
     (["benchmark", "{tmp}/list.yaml"], "expected a mapping of keys, found list"),
     (["benchmark", "{tmp}/tabs.yaml"], "not readable as YAML"),
+    (["benchmark", "{tmp}/model.onnx"], "no YAML file of a study; name a model with --workloads, as in onnx:"),
     (["benchmark", "{tmp}/unknown-key.yaml"], "batchsizes: unknown key: did you mean 'batch_sizes'?"),
     (["benchmark", "{tmp}/nested-key.yaml"], "warmup.windows: unknown key: did you mean 'window'?"),
     (["benchmark", "{tmp}/no-workloads.yaml"], "workloads: missing: say what it is"),
@@ -93,6 +94,7 @@ def wrong_files(tmp_path: Path) -> Path:
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x07\xfb\xff")
     return tmp_path
 
 

@@ -94,7 +94,8 @@ def _beside(
 ) -> str:
     """Same compiler at other batch sizes, and the closest other cell at this one."""
     first = table.row(rows[lead])
-    rest = [(int(place), table.row(rows[place])) for place in of_model if place != lead]
+    shown = np.isfinite(ratios.interval()[0])
+    rest = [(int(place), table.row(rows[place])) for place in of_model if place != lead and shown[place]]
     own = [(place, row) for place, row in rest if row["compiler_label"] == first["compiler_label"]]
     others = [(place, row) for place, row in rest if row["batch"] == first["batch"]]
     clauses = []
