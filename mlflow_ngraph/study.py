@@ -363,10 +363,9 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
     try:
         content = documents.from_yaml(path)
     except (ValueError, OSError) as error:
-        if isinstance(error, UnicodeDecodeError):  # perhaps a model
-            raise StudyError(
-                f"{path}: no YAML file of a study; name a model with --workloads, as in onnx:{path}"
-            ) from None
+        if path.suffix in (".onnx", ".pt2"):
+            model = f"{path.suffix[1:]}:{path}"
+            raise StudyError(f"{path}: no study but a model: name it with --workloads {model}") from None
         raise StudyError(f"{path}: not readable as YAML: {error}") from None
     if not isinstance(content, dict):
         raise StudyError(f"{path}: expected a mapping of keys, found {type(content).__name__}")

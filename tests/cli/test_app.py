@@ -28,7 +28,10 @@ WRONG = [
     (["benchmark", "none.yaml"], "no study 'none.yaml'"),
     (["benchmark", "{tmp}/list.yaml"], "expected a mapping of keys, found list"),
     (["benchmark", "{tmp}/tabs.yaml"], "not readable as YAML"),
-    (["benchmark", "{tmp}/model.onnx"], "no YAML file of a study; name a model with --workloads, as in onnx:"),
+    (
+        ["benchmark", "{tmp}/model.onnx"],
+        "model.onnx: no study but a model: name it with --workloads onnx:{tmp}/model.onnx",
+    ),
     (["benchmark", "{tmp}/unknown-key.yaml"], "batchsizes: unknown key: did you mean 'batch_sizes'?"),
     (["benchmark", "{tmp}/nested-key.yaml"], "warmup.windows: unknown key: did you mean 'window'?"),
     (["benchmark", "{tmp}/no-workloads.yaml"], "workloads: missing: say what it is"),
