@@ -103,9 +103,7 @@ def _workload(value: Any) -> Any:
     return {"ref": value} if isinstance(value, str) else value
 
 
-MOST_BATCH = 1_000_000
-MOST_THREADS = 4096
-MOST_REPETITIONS = 100_000_000
+MOST_BATCH, MOST_THREADS, MOST_REPETITIONS = 1_000_000, 4096, 100_000_000
 """Upper bounds against typing errors: refused at the start and not after hours."""
 
 
@@ -199,9 +197,7 @@ class Study(Section):
     def _decision(self) -> Study:
         if self.purpose == "characterise" and (self.objective is not None or self.bounds):
             key = "objective" if self.objective is not None else "bounds"
-            raise ValueError(
-                f"{key} needs the purpose decide: write 'purpose: decide' or '--purpose decide' as well, or leave it out"
-            )
+            raise ValueError(f"{key} needs 'purpose: decide' (--purpose decide): write that as well, or leave it out")
         if self.mode == "async" and self.objective == "latency":
             raise ValueError("objective latency: mode async has none, because several requests are in flight at once")
         return self
@@ -364,8 +360,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Study
         content = documents.from_yaml(path)
     except (ValueError, OSError) as error:
         if path.suffix in (".onnx", ".pt2"):
-            model = f"{path.suffix[1:]}:{path}"
-            raise StudyError(f"{path}: no study but a model: name it with --workloads {model}") from None
+            raise StudyError(f"{path}: a model and no study: write --workloads {path.suffix[1:]}:{path}") from None
         raise StudyError(f"{path}: not readable as YAML: {error}") from None
     if not isinstance(content, dict):
         raise StudyError(f"{path}: expected a mapping of keys, found {type(content).__name__}")

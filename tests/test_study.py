@@ -152,11 +152,11 @@ def test_batch_sizes_are_ascending(batch_sizes):
         ),
         (
             {"objective": "latency"},
-            "objective needs the purpose decide: write 'purpose: decide' or '--purpose decide' as well",
+            "objective needs 'purpose: decide' (--purpose decide): write that as well",
         ),
         (
             {"bounds": {"max_memory_mb": 9}},
-            "bounds needs the purpose decide: write 'purpose: decide' or '--purpose decide' as well",
+            "bounds needs 'purpose: decide' (--purpose decide): write that as well",
         ),
         ({"purpose": "decide", "bounds": {"max_latency": 9}}, "bounds: unknown bound 'max_latency': did you mean"),
         ({"purpose": "decide", "objective": "latency", "mode": "async"}, "mode async has none"),

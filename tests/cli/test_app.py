@@ -30,7 +30,7 @@ WRONG = [
     (["benchmark", "{tmp}/tabs.yaml"], "not readable as YAML"),
     (
         ["benchmark", "{tmp}/model.onnx"],
-        "model.onnx: no study but a model: name it with --workloads onnx:{tmp}/model.onnx",
+        "model.onnx: a model and no study: write --workloads onnx:{tmp}/model.onnx",
     ),
     (["benchmark", "{tmp}/unknown-key.yaml"], "batchsizes: unknown key: did you mean 'batch_sizes'?"),
     (["benchmark", "{tmp}/nested-key.yaml"], "warmup.windows: unknown key: did you mean 'window'?"),
