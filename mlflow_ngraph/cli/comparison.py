@@ -128,7 +128,8 @@ def _text(number: dict[str, Any], several_precisions: bool, intervals: bool) -> 
     verdict = "" if number["verdict"] == str(Verdict.OK) else number["verdict"]
     notes = ", ".join(filter(None, (*_which(number), verdict, fallback_note(number["fallback_nodes"]))))
     precision = f" {number['precision_in_force']}" if several_precisions and number["precision_in_force"] else ""
-    interval = f" {_interval(number)}" if intervals and number["ci_low"] is not None else ""
+    known = number["ci_low"] is not None and number["ci_low"] != number["ci_high"]  # a baseline over itself is exact
+    interval = f" {_interval(number)}" if intervals and known else ""
     mark = f" {BEST}" if number["best"] else f" {TIED}" if number["tied"] else ""
     unsteady = UNSTEADY_MARK if number["unsteady"] else ""
     return f"{unsteady}{rounded(number['value'])}{interval}{precision}" + (f" ({notes})" if notes else "") + mark
