@@ -92,6 +92,8 @@ class Estimate:
     def beside(self, load: ArrayLike) -> Estimate:
         """Widen ratios that were measured beside other load, given as a share of the machine: it may slow one side more."""
         share = np.asarray(load, float)
+        if not share.any():
+            return self
         wider = self.over(Estimate(np.zeros_like(share), UNEVEN * share, np.full_like(share, np.inf)))
         # What is added is known so much better than an error of two rounds that the interval of both could be narrower.
         narrower = quantile(wider.freedom) * wider.error < quantile(self.freedom) * self.error

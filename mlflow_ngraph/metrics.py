@@ -59,6 +59,11 @@ class Metric:
         return self.name + LOW, self.name + HIGH
 
 
+def uneven_load(percent: float) -> float:
+    """Share of the machine that others took, where it may slow lanes unequally; else 0."""
+    return percent / 100 if percent >= LOADED_PERCENT else 0.0
+
+
 def with_estimates(names: Iterable[str]) -> list[str]:
     """Column names of metrics, each followed by the columns of its uncertainty."""
     wanted = list(names)

@@ -131,10 +131,10 @@ class Answer:
             )
         elif self.gains and self.gains[0].batch == row["batch"]:
             yield f"{named.removesuffix(',')}, {self.gains[0].over(baselines.over(row))} {at}"
-            said = [self.gains[0], *(gain for gain in self.gains[1:] if gain.known)]
-            if rest := [f"{times(gain.value, unsteady=gain.unsteady)} at batch {gain.batch}" for gain in said[1:]]:
-                yield ", ".join(rest)
-            if any(gain.unsteady and gain.known for gain in said):
+            known = [gain for gain in self.gains if gain.known]
+            if rest := [gain for gain in known if gain is not self.gains[0]]:
+                yield ", ".join(f"{times(gain.value, unsteady=gain.unsteady)} at batch {gain.batch}" for gain in rest)
+            if any(gain.unsteady for gain in known):
                 yield f"{UNSTEADY_MARK} beside other load, which slows eager execution most"
         else:
             yield f"{named} {at}"

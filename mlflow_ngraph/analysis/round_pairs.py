@@ -15,7 +15,7 @@ from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.cell_columns import CellColumns, Mask, Places, grouped
 from mlflow_ngraph.estimates import Array, Estimate, unknown
 from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.metrics import FOREIGN, LOADED_PERCENT, METRICS, ROUNDS, Metric
+from mlflow_ngraph.metrics import FOREIGN, METRICS, ROUNDS, Metric, uneven_load
 from mlflow_ngraph.verdicts import Verdict
 
 FIELD = ("study_id", "workload", "batch")
@@ -86,8 +86,7 @@ class RoundPairs(CellColumns):
         """Share of the machine that others took beside each cell, where that slows lanes unequally; else 0."""
         if FOREIGN not in self.frame.columns:
             return np.zeros(len(self.frame))
-        percent = self.frame[FOREIGN].to_numpy(float)
-        return np.where(percent >= LOADED_PERCENT, percent / 100, 0.0)
+        return np.array([uneven_load(percent) for percent in self.frame[FOREIGN].to_numpy(float).tolist()])
 
     def _logs(self, place: int) -> dict[str, float]:
         known = self._rounds.get(place)

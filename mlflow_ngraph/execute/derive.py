@@ -14,7 +14,7 @@ from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.execute.resources import own_processors, resources
 from mlflow_ngraph.measure import open_loop_figures, statistics
-from mlflow_ngraph.metrics import FOREIGN, FREEDOM, HIGH, LOADED_PERCENT, LOG_ERROR, LOW, METRICS
+from mlflow_ngraph.metrics import FOREIGN, FREEDOM, HIGH, LOG_ERROR, LOW, METRICS, uneven_load
 from mlflow_ngraph.objectives import Raced
 
 SliceRecord = Mapping[str, Any]
@@ -231,8 +231,7 @@ def _unsteady(lane: LaneRecord, cell: CellRecord, baseline: LaneRecord | None) -
 def _load(lane: LaneRecord, baseline: LaneRecord, batch: int) -> float:
     """Share of the machine that others took, where it may have slowed a lane and its baseline unequally; else 0."""
     cells = [own for own in (lane.cells.get(batch), baseline.cells.get(batch)) if own is not None]
-    most = max((own.metrics.get(FOREIGN, 0.0) for own in cells), default=0.0)
-    return most / 100 if most >= LOADED_PERCENT else 0.0
+    return uneven_load(max((own.metrics.get(FOREIGN, 0.0) for own in cells), default=0.0))
 
 
 def _put(

@@ -15,7 +15,7 @@ from mlflow_ngraph.analysis.findings import NEEDED, Finding, find
 from mlflow_ngraph.analysis.ranking import EngineQuestion, rank
 from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.metrics import FOREIGN, LOADED_PERCENT
+from mlflow_ngraph.metrics import FOREIGN, uneven_load
 from mlflow_ngraph.objectives import objective
 from mlflow_ngraph.ui import answers
 from mlflow_ngraph.ui.query import Query
@@ -69,7 +69,7 @@ def table(rng: np.random.Generator) -> pd.DataFrame:
         figure = statistics.typical(np.exp(row["logs"] + rng.normal(0, 0.02)))
         eager = base[row["workload"], row["device"], row["batch"]]
         load = max(row[FOREIGN], eager[FOREIGN]) if row is not eager else 0.0
-        gain = statistics.trimmed_mean(row["logs"] - eager["logs"]).beside(load / 100 if load >= LOADED_PERCENT else 0)
+        gain = statistics.trimmed_mean(row["logs"] - eager["logs"]).beside(uneven_load(load))
         if rng.random() < 0.15:
             figure = statistics.typical(np.exp(row["logs"][:1]))
         latency = 1e3 * row["batch"] / figure.value
