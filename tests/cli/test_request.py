@@ -106,7 +106,9 @@ def test_a_decision_has_an_objective_limits_and_a_time() -> None:
     found = requested("smoke", given)
     assert (found.purpose, found.objective, found.within) == ("decide", "latency", 300)
     assert found.bounds == {"min_throughput": 10}
-    with pytest.raises(StudyError, match=r"^command line: .*write purpose: decide as well"):
+    with pytest.raises(
+        StudyError, match=r"^command line: objective needs 'purpose: decide' \(--purpose decide\): write that as well"
+    ):
         requested("smoke", overrides(objective="latency"))
 
 
