@@ -150,7 +150,8 @@ def read(record: StudyRecord) -> list[Recorded]:
         recorded = found.setdefault(lane.lane.workload, Recorded(lane.lane.workload, {}, {}))
         for batch, cell in lane.cells.items():
             if cell.verdict.measured and cell.samples:
-                recorded.entrants[cell.id] = Entrant(lane.lane.id, batch)
+                base = lane.lane.compiler_label == record.baseline
+                recorded.entrants[cell.id] = Entrant(lane.lane.id, batch, base)
     for workload, recorded in found.items():
         for batch in sorted({entrant.batch for entrant in recorded.entrants.values()}):
             recorded.rounds[batch] = _rounds(record, workload, batch, recorded.entrants)

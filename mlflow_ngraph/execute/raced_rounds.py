@@ -59,7 +59,11 @@ class RacedRounds(Rounds):
     ) -> None:
         super().__init__(session, cells, order)
         self._lanes = {lane.cell(batch): (lane, batch) for lane in lanes for batch in lane.batch_sizes}
-        self._race = Race({cell: Entrant(lane.id, batch) for cell, (lane, batch) in self._lanes.items()}, objective)
+        base = self._study.baseline_label
+        entrants = {
+            cell: Entrant(lane.id, batch, lane.compiler_label == base) for cell, (lane, batch) in self._lanes.items()
+        }
+        self._race = Race(entrants, objective)
         for round_, seen in sorted(before.rounds.items()):
             for cell, timed in seen.items():
                 self._race.measured(round_, cell, timed)

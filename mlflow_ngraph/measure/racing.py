@@ -33,7 +33,7 @@ _SLOWER = -math.log1p(MARGIN)
 HEAT_ROUNDS = 6
 """Rounds after which the next batch size joins."""
 ROUNDS_OF_WINNER = 3
-"""Rounds of the winner, whose figures are reported, however soon all others have left."""
+"""Rounds of the winner and of its baseline, whose ratio is reported, however soon all others have left."""
 
 OWN_BATCH = 0.8
 """Share of a bet against a cell on rivals of its own batch size, which it meets in every round."""
@@ -45,6 +45,8 @@ class Entrant:
 
     lane: str
     batch: int
+    baseline: bool = False
+    """Gains are over it: it stays until it has as many rounds as a winner."""
 
 
 @dataclass(frozen=True)
@@ -200,11 +202,14 @@ class Race:
     def departures(self) -> list[Departure]:
         """Remove and return the cells that cannot be the best any more."""
         leader = self.leader()
-        asked = (cell for cell in self.racing if cell != leader and self._figures[cell])
+        asked = (cell for cell in self.racing if cell != leader and self._figures[cell] and not self._stays(cell))
         departures = [self._departure(cell) for cell in asked if self._beaten(cell, _SLOWER, LEAVING)]
         for departure in departures:
             self.withdraw(departure.cell)
         return departures
+
+    def _stays(self, cell: str) -> bool:
+        return self._entrants[cell].baseline and self.rounds(cell) < ROUNDS_OF_WINNER
 
     def exclusion(self, cell: str) -> Exclusion | None:
         """Evidence that a cell need not start, as larger batches take no less time than smaller ones; else None."""

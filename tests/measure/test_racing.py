@@ -147,6 +147,20 @@ def test_a_race_says_who_beat_whom_by_how_much() -> None:
     assert race.racing == ["fast"]
 
 
+def test_a_baseline_stays_until_it_has_the_rounds_of_a_winner() -> None:
+    def left_after(*, baseline: bool) -> int:
+        race = Race({"slow": Entrant("slow", 1, baseline), "fast": Entrant("fast", 1)}, "throughput")
+        race.start(["slow", "fast"])
+        for number in range(10):
+            race.measured((1, number), "slow", Timed(60.0, 60.0, 1.0))
+            race.measured((1, number), "fast", Timed(1.0, 1.0, 1.0))
+            if race.departures():
+                break
+        return race.rounds("slow")
+
+    assert left_after(baseline=False) < racing.ROUNDS_OF_WINNER == left_after(baseline=True)
+
+
 def test_what_cannot_be_the_answer_removes_nobody() -> None:
     race = Race({name: Entrant(name, 1) for name in ("slow", "fast")}, "throughput")
     race.start(["slow", "fast"])
