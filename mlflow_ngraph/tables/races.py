@@ -1,4 +1,4 @@
-"""Results of a study's races, and the cells that it left out."""
+"""How a study's races ended, and the cells that it left out; which cell is the best is for `analysis.decision` to say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlflow_ngraph.execute.record import StudyRecord
-from mlflow_ngraph.tables.sheet import Sheet, number
+from mlflow_ngraph.tables.sheet import Sheet, number, prose
 from mlflow_ngraph.text import counted, rounded
 
 _STOPPED = {
@@ -16,7 +16,7 @@ _STOPPED = {
 }
 """Reasons for undecided races."""
 _COLUMNS = (
-    *("workload", "cell", number("left after rounds"), "because of", number("times as fast")),
+    *(prose("workload"), "cell", number("left after rounds"), "because of", number("times as fast")),
     number("at most, of the best"),
 )
 
@@ -86,28 +86,16 @@ def _departure(record: StudyRecord, row: Mapping[str, Any]) -> list[str]:
 def _ended(record: StudyRecord, workload: str, race: Mapping[str, Any]) -> str:
     label = next((lane.lane.label for lane in record.lanes.values() if lane.lane.workload == workload), workload)
     by = f"{label}, {race['objective']}"
-    first, *others = race["contenders"]
-    name = _named(record, first["lane"], first["batch"])
+    first, *others = (_named(record, cell["lane"], cell["batch"]) for cell in race["contenders"])
     if race["leader"] is None:
         return f"{by}: none of {counted(len(race['contenders']), 'cell')} keeps all limits"
     if race["ending"] == "won":
-        return f"{by}: {name} is the best, all others have left the race"
+        return f"{by}: the race is over: all but {first} have left it"
+    known = ", ".join((first, *others))
     if race["ending"] == "alike":
-        known = ", ".join(_beside(record, other) for other in others)
-        return (
-            f"{by}: {name} is the best or nearly so, none is more than {100 * race['indifferent']:g} % better: {known}"
-        )
-    end = _STOPPED[race["ending"]]
-    known = ", ".join(_beside(record, other) for other in others)
-    return f"{by}: undecided, because {end}; {name} is ahead of {known}"
-
-
-def _beside(record: StudyRecord, contender: Mapping[str, Any]) -> str:
-    name = _named(record, contender["lane"], contender["batch"])
-    if contender.get("ratio") is None:
-        return name
-    ends = "" if contender["low"] is None else f" [{contender['low']:.3g}, {contender['high']:.3g}]"
-    return f"{name} ({contender['ratio']:.3g}{ends})"
+        margin = f"{100 * race['indifferent']:g} %"
+        return f"{by}: the race is over: none of those left in it is more than {margin} better than another: {known}"
+    return f"{by}: the race ended because {_STOPPED[race['ending']]}; left in it: {known}"
 
 
 def _named(record: StudyRecord, lane_id: str, batch: int) -> str:
