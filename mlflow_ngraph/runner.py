@@ -226,8 +226,7 @@ def run_study(
             finally:
                 lock.release()  # recording what is left disturbs nobody
         except BaseException as error:
-            if not finished:
-                _note_interruption(writer, error)
+            _note_interruption(writer, error, directory if finished else None)
             _record_what_is_known(recorder, signals, "FINISHED" if finished else _status_after(error))
             raise
         return _outcome(directory, recorder, reader, state)
@@ -253,7 +252,12 @@ def _finish_recording(
         return _outcome(directory, recorder, Reader(directory), Fold())
 
 
-def _note_interruption(writer: Journal, error: BaseException) -> None:
+def _note_interruption(writer: Journal, error: BaseException, measured: Path | None) -> None:
+    """Write an interruption to the journal. If the study is ``measured`` completely, only the error says so."""
+    if measured is not None:
+        if isinstance(error, interruption.Interrupted):
+            error.measured = measured
+        return
     with suppress(DiskFullError):  # the error that is told may be just that
         writer.append("study_interrupted", reason=type(error).__name__)
 
@@ -271,7 +275,11 @@ def _status_after(error: BaseException) -> str:
 
 def _outcome(directory: Path, recorder: RecorderProcess | None, reader: Reader, state: Fold) -> Outcome:
     if recorder is not None:
-        recorder.close("FINISHED")
+        try:
+            recorder.close("FINISHED")
+        except interruption.Interrupted as error:
+            error.measured = directory
+            raise
     state.catch_up(reader)  # the recorder notes which runs it made
     record = state.derived()
     if recorder is None:

@@ -19,6 +19,7 @@ from mlflow_ngraph.cli.lists import items
 from mlflow_ngraph.cli.request import DEFAULT_STUDY, overrides, requested
 from mlflow_ngraph.errors import DependencyError, DeviceBusyError, DeviceError, UnknownNameError, UsageError
 from mlflow_ngraph.objectives import BOUNDS, OBJECTIVES
+from mlflow_ngraph.processes.interruption import Interrupted
 
 if TYPE_CHECKING:
     from mlflow_ngraph.recording.outcome import Outcome
@@ -242,9 +243,15 @@ def execute(study: Study, *, as_json: bool, home: Path | None = None, **how: Any
     messages = output.console(stderr=True)
     for note in study_plan.notes(plan, home):
         messages.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
-    with Progress(State.of(plan), messages) as progress:
-        outcome = run_study(study, observer=progress, home=home, **how)
-    show_outcome(outcome, as_json=as_json, tracking_uri=how.get("tracking_uri"), experiment=how.get("experiment"))
+    place = how.get("tracking_uri"), how.get("experiment")
+    try:
+        with Progress(State.of(plan), messages) as progress:
+            outcome = run_study(study, observer=progress, home=home, **how)
+    except Interrupted as error:
+        if error.measured is not None:
+            error.advice = f"everything is measured; to record what is missing: {_sync_command(error.measured, *place)}"
+        raise
+    show_outcome(outcome, as_json=as_json, tracking_uri=place[0], experiment=place[1])
     return outcome.exit_code
 
 

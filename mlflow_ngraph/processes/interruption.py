@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import ClassVar
 
@@ -22,6 +23,10 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
         self.signum = signum
+        self.measured: Path | None = None
+        """Directory of the study, if it was measured completely."""
+        self.advice = ""
+        """The next step in words; empty where running the same command again goes on."""
 
 
 class Interruption:

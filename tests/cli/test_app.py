@@ -269,6 +269,9 @@ def test_an_interrupt_tells_its_signal(cli, monkeypatch: pytest.MonkeyPatch) -> 
     assert "run the same study again" in app._explain(KeyboardInterrupt(), measures=True)[0]
     failing(monkeypatch, Interrupted(signal.SIGTERM))
     assert cli("study", "list")[0] == 143
+    whole = Interrupted(signal.SIGTERM)
+    whole.advice = "everything is measured"
+    assert app._explain(whole, measures=True) == ("interrupted; everything is measured", 143)
 
 
 @pytest.mark.usefixtures("processes")

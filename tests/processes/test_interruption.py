@@ -293,9 +293,10 @@ class Late:
 @pytest.mark.usefixtures("compilers", "processes", "clean_environment")
 def test_a_study_that_was_whole_when_the_signal_came_is_recorded_as_finished(sqlite_uri: str, tmp_path: Path) -> None:
     study = parse({**STUDY, "compilers": ["identity"], "batch_sizes": [1]})
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as ended:
         run_study(study, home=tmp_path, tracking_uri=sqlite_uri, observer=Late())
     (directory,) = (tmp_path / "studies").iterdir()
+    assert ended.value.measured == directory, "as it is recorded, the same command would measure all of it again"
     kinds = [event["event"] for event in journal.read(directory)]
     assert "study_interrupted" not in kinds
     assert kinds[-1] == "study_recorded"
