@@ -15,9 +15,10 @@ from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.pivot_cells import PivotCells
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, FILTERED, Selection
 from mlflow_ngraph.errors import UsageError, require_known
-from mlflow_ngraph.metrics import Metric, with_estimates
+from mlflow_ngraph.metrics import NOISE, Metric, with_estimates
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import metrics_of
+from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
 
 ALIKE = ("device", "workload", "compiler_label", "precision", "mode", "threads", "batch")
@@ -43,6 +44,7 @@ def needed(rows: Sequence[str], columns: Sequence[str], metric: str, more: Colle
         "started_at",
         "finished_at",
         "fingerprint",
+        NOISE,
     ]
     return list(dict.fromkeys([*rows, *columns, *figures, *own, *ALIKE, *FILTER_COLUMNS, *more]))
 
@@ -115,7 +117,8 @@ def compare(
     given: dict[str, Any] = {name: tuple(value) for name, value in filters.items() if value}
     asked = replace(selection or Selection(), **given)
     asked.check(frame)
-    chosen = latest(_candidates(asked.of(frame), relative_to))
+    fitting = asked.of(frame)
+    chosen = latest(_candidates(fitting, relative_to))
     trusted = [str(Verdict.OK), *include]
     left_out = chosen[~chosen["verdict"].isin(trusted)]
     kept = chosen.drop(left_out.index)
@@ -142,6 +145,7 @@ def compare(
         "left_out": {str(name): int(count) for name, count in left_out["verdict"].value_counts().items()},
         "without_baseline": without,
         "added": apart.rows[len(rows) :],
+        "quieter": quieter(fitting),
         "refined": {old: new for old, new in _REFINED.items() if old in [*rows, *columns] and old not in places},
         "values": ranked.described(apart.rows, places, apart.merged(), relative=relative_to is not None),
     }
@@ -192,6 +196,20 @@ def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device", "workload
     order = keys.reset_index(drop=True).sort_values(["tried", "started_at", "finished_at"], kind="stable").index
     newest: pd.DataFrame = frame.iloc[order].drop_duplicates(list(by), keep="last").sort_index()
     return newest
+
+
+def quieter(frame: pd.DataFrame) -> str:
+    """Name an earlier study of a quiet machine, where the latest results are of a busy one; empty otherwise."""
+    key = ["cell", "device", "workload"]
+    cells = frame[frame["verdict"].eq(str(Verdict.OK)).fillna(False)].sort_values("started_at", kind="stable")
+    quiet = cells[NOISE].fillna("").eq("")
+    newest = cells[~cells.duplicated(key, keep="last") & ~quiet]
+    earlier = cells[quiet].merge(newest[key], on=key)
+    if earlier.empty:
+        return ""
+    study = earlier["study_id"].iloc[-1]
+    count = counted(int(earlier["study_id"].eq(study).sum()), "cell")
+    return f"of {count} the latest results are of a busy machine; earlier ones of a quiet machine: --studies {study}"
 
 
 def _check(frame: pd.DataFrame, names: Sequence[str], metric: str, include: Collection[str]) -> Metric:

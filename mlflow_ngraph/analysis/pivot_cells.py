@@ -94,15 +94,19 @@ class PivotCells:
     def marks(self, by: Sequence[str]) -> tuple[Mask, Mask]:
         """Mark the best cells of groups, and their ties.
 
-        Only cells that rank take part; see `Comparison.ranks`. p-values are adjusted within each group.
+        Only cells that rank take part; see `Comparison.ranks`. p-values are adjusted within each group. A better figure
+        that cannot rank counts as a tie: nothing shows that it is worse.
         """
         leads, ties = np.zeros(len(self.places), bool), np.zeros(len(self.places), bool)
         if self.metric.better == "neither":
             return leads, ties
-        ok = np.flatnonzero(self.compared.ranks[self.places])
-        groups = self.frame.iloc[ok].groupby(list(by), sort=False, dropna=False).indices if by else {(): range(len(ok))}
+        able = self.compared.ranks[self.places]
+        unsure = self.compared.ok[self.places] & ~able
+        everywhere = range(len(self.places))
+        groups = self.frame.groupby(list(by), sort=False, dropna=False).indices if by else {(): everywhere}
         for inside in groups.values():
-            own = ok[np.asarray(inside, int)]
+            members = np.asarray(inside, int)
+            own = members[able[members]]
             if not len(own):
                 continue
             lead = self._best(own[np.argsort(self.badness[own], kind="stable")])
@@ -113,6 +117,7 @@ class PivotCells:
                 others = own[own != lead]
                 against = self.divided.take(others).over(self.divided.take(np.full(len(others), lead)))
                 ties[others] = (significance.holm(against.p_differs()) >= ALPHA) & ~against.far
+            ties[members] |= unsure[members] & (self.badness[members] < self.badness[lead])
         return leads, ties
 
     def _best(self, own: Places) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mlflow_ngraph import objectives
 from mlflow_ngraph.analysis import between_studies, decision, fleet_choice, rivals, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
-from mlflow_ngraph.analysis.compare import latest
+from mlflow_ngraph.analysis.compare import latest, quieter
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
@@ -100,7 +100,8 @@ def recommend(
     shown = [OBJECTIVES.get(name, name) for name in front]
     require_known("metric", [*shown, *(limit.metric for limit in limits)], metrics)
     needed = _columns([metric, "throughput", "speedup", *shown, *(limit.metric for limit in limits)])
-    chosen = latest(asked.of(frame[[name for name in frame.columns if name in needed]])).reset_index(drop=True)
+    fitting_filters = asked.of(frame[[name for name in frame.columns if name in needed]])
+    chosen = latest(fitting_filters).reset_index(drop=True)
     _check_measured(chosen, metric)
     asked_for = list(dict.fromkeys([metric, *shown, *(limit.metric for limit in limits)]))
     baselines.check_one(chosen, [metrics[name] for name in asked_for])
@@ -136,6 +137,7 @@ def recommend(
         "nothing": _nothing(chosen, table, why, fleet),
         "answers": told,
         "undecided": [answer for answer in told if not answer["decided"]],
+        "quieter": quieter(fitting_filters),
         "between_studies": [known.to_plain(machine) for machine, known in between.items()],
     }
     return Described(table, about)

@@ -80,6 +80,8 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     reasons = Counter(number["noise"] for number in about["values"] if number["unsteady"] and number["noise"])
     if reasons:
         yield f"{UNSTEADY_MARK} unsteady, because the machine was not quiet: {reasons.most_common(1)[0][0]}"
+    if about["quieter"]:
+        yield about["quieter"]
     for setting in dict.fromkeys(number["variables"] for number in about["values"] if number["variables"]):
         yield environment_warning(setting)
     if any(number["log_se"] is not None and number["ci_low"] is None for number in about["values"]):

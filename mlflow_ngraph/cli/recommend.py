@@ -173,7 +173,7 @@ def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int, most: 
             f"{counted(len(pairs) - most, 'table')} more: choose with --workloads, or write all with --output FILE",
             tone="faint",
         )
-    yield from faint(_notes(table, about))
+    yield from faint(filter(None, (*_notes(table, about), about["quieter"])))
 
 
 def _columns(about: dict[str, Any]) -> list[Column]:

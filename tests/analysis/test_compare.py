@@ -241,6 +241,25 @@ def test_what_cannot_be_told_from_the_best_is_a_tie() -> None:
     assert {one["compiler_label"] for one in only.about["values"]} == {"a", "b"}
 
 
+def test_an_earlier_result_of_a_quiet_machine_is_named() -> None:
+    frame = cells(
+        study_id=["one", "two", "one", "two"], batch=[1, 1, 2, 2], started_at=[1e9, 2e9, 1e9, 2e9],
+        noise=["", "foreign load", "", ""],
+    )  # fmt: skip
+    said = "of 1 cell the latest results are of a busy machine; earlier ones of a quiet machine: --studies one"
+    assert compare(frame).about["quieter"] == said
+    assert compare(frame, studies=["two"]).about["quieter"] == compare(frame, batch_sizes=[2]).about["quieter"] == ""
+
+
+def test_a_better_number_without_an_interval_is_a_tie() -> None:
+    labels = ["a", "b", "c"]
+    frame = cells(compiler=labels, compiler_label=labels, throughput=[100.0, 120.0, 80.0])
+    for name in ("ci_low", "ci_high", "log_se", "df"):
+        frame.loc[1:, f"throughput_{name}"] = np.nan
+    marks = {one["compiler_label"]: (one["best"], one["tied"]) for one in compare(frame).about["values"]}
+    assert marks == {"a": (True, False), "b": (False, True), "c": (False, False)}
+
+
 def test_of_metrics_without_intervals_equal_numbers_are_ties() -> None:
     frame = cells(compiler_label=["a", "b", "c"], peak_memory_mb=[100.0, 100.0, 100.1])
     found = compare(frame, metric="peak_memory_mb").about["values"]
