@@ -10,6 +10,9 @@ from pydantic import BaseModel, ValidationError
 
 from mlflow_ngraph.text import LONGEST, shortened
 
+_LISTS = ("list_type", "tuple_type")
+_MAPPINGS = ("dict_type", "mapping_type", "model_type", "model_attributes_type")
+_OTHER_TYPE = (*_LISTS, *_MAPPINGS, "string_type")
 _WORDS = {
     "missing": "missing: say what it is",
     "literal_error": "expected {expected}",
@@ -28,8 +31,8 @@ _WORDS = {
     **dict.fromkeys(("float_type", "float_parsing"), "expected a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "expected true or false"),
     **dict.fromkeys(("string_type", "string_sub_type"), "expected a text"),
-    **dict.fromkeys(("list_type", "tuple_type"), "expected a list"),
-    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "expected a mapping of keys"),
+    **dict.fromkeys(_LISTS, "expected a list"),
+    **dict.fromkeys(_MAPPINGS, "expected a mapping of keys"),
 }
 """Pydantic's kinds of findings in words that need no knowledge of it."""
 
@@ -37,9 +40,17 @@ _WORDS = {
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """Format the first error, with a suggestion for an unknown key, and a count of the others."""
     # An unknown key first: it is often the misspelling of one that another finding misses.
-    findings = sorted(error.errors(include_url=False), key=lambda finding: finding["type"] != "extra_forbidden")
+    every = error.errors(include_url=False)
+    places = [_place(finding["loc"]) for finding in every]
+    # The other types of a union say nothing once one of them has fitted further in.
+    findings = [
+        finding
+        for finding, place in zip(every, places, strict=True)
+        if not (finding["type"] in _OTHER_TYPE and any(place == other[: len(place)] != other for other in places))
+    ]
+    findings.sort(key=lambda finding: finding["type"] != "extra_forbidden")
     first = findings[0]
-    where = ".".join(str(part)[:LONGEST] for part in first["loc"] if not _is_type_tag(part))
+    where = ".".join(str(part)[:LONGEST] for part in _place(first["loc"]))
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
@@ -70,6 +81,11 @@ def duration_s(value: object) -> float:
         if seconds > 0 and "".join(number + unit for number, unit in parts) == text:
             return seconds
     raise ValueError(f"expected a duration such as 90s, 5m or 1h30m, found {shortened(value)}")
+
+
+def _place(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """A location without the names of types."""
+    return tuple(part for part in location if not _is_type_tag(part))
 
 
 def _is_type_tag(part: Any) -> bool:

@@ -129,10 +129,21 @@ def _wrapped(line: str, width: int, further: str) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False)
 
 
+def _arguments(command: str) -> list[str]:
+    """The words of a command, each option with its value."""
+    parts: list[str] = []
+    for word in _ARGUMENT.findall(command):
+        if parts and not word.startswith("-") and re.fullmatch(r"--[\w-]+", parts[-1]):
+            parts[-1] = f"{parts[-1]} {word}"
+        else:
+            parts.append(word)
+    return parts
+
+
 def _continued(command: str, width: int, indent: str) -> Iterator[str]:
     """A command in lines that a shell reads as one."""
     line = ""
-    for argument in _ARGUMENT.findall(command):
+    for argument in _arguments(command):
         if line and len(line) + len(argument) + len("  \\") > width:
             yield f"{line} \\"
             line = indent + 2 * _INDENT + argument

@@ -6,6 +6,7 @@ its children measure.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -101,11 +102,15 @@ class State:
     """Cells of the whole study."""
     preparing: Mapping[str, float] = field(default_factory=dict)
     """Estimated seconds of preparing each workload."""
+    within_s: float = math.inf
+    """All the time that the study may take."""
     clock: Callable[[], float] = time.monotonic
     started: float = field(init=False)
     _activity: str = "starting"
     _labels: dict[str, str] = field(default_factory=dict)
     """Labels of workloads."""
+    _waiting_since: float | None = None
+    """Elapsed seconds at which waiting for another measurement began."""
     _beside: dict[str, str] = field(default_factory=dict)
     """Names of what is being prepared, compiled or verified, by workload or lane."""
     _place: str = ""
@@ -140,7 +145,7 @@ class State:
                     lane.compiler_label if lane.precision == "fp32" else f"{lane.compiler_label} {lane.precision}"
                 )
                 lanes[lane.id] = ShownLane(lane.label, compiler, measuring / len(lane.batch_sizes), building)
-        return cls(lanes, plan.cells, preparing)
+        return cls(lanes, plan.cells, preparing, plan.study.within or math.inf)
 
     @property
     def activity(self) -> str:
@@ -156,7 +161,8 @@ class State:
 
     @property
     def remaining_s(self) -> float:
-        return 0.0 if self.done >= self.cells else self._to_go.seconds
+        left = max(0.0, self.within_s - self.elapsed_s)
+        return 0.0 if self.done >= self.cells else min(self._to_go.seconds, left)
 
     def update(self, event: Mapping[str, Any]) -> str | None:
         """Take in an event; returns a line worth printing, or None."""
@@ -164,6 +170,8 @@ class State:
         return handler(event) if handler is not None else None
 
     def _on_session_started(self, event: Mapping[str, Any]) -> str | None:
+        if self._waiting_since is not None:
+            self.within_s += self.elapsed_s - self._waiting_since
         self._before = int(event.get("done", 0))
         self._to_go.expected_s = self._expected_s * (1 - self._before / max(1, self.cells))
         if int(event.get("session", 1)) == 1:
@@ -228,6 +236,8 @@ class State:
         return f"{self._activity}: what was measured is kept, and recorded if it can be; Ctrl-C again ends at once"
 
     def _on_machine_busy(self, event: Mapping[str, Any]) -> str:
+        if self._waiting_since is None:
+            self._waiting_since = self.elapsed_s
         self._activity = f"waiting: this machine is measuring {event.get('holder')}"
         return self._activity
 

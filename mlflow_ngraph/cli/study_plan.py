@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.cli import output, tables
 from mlflow_ngraph.cli.waiting import waiting
-from mlflow_ngraph.errors import NO_GOOD_ANSWER, DependencyError
+from mlflow_ngraph.errors import NO_GOOD_ANSWER, DependencyError, few
 from mlflow_ngraph.tables.sheet import Column, Sheet, number, prose
 from mlflow_ngraph.text import duration
 
@@ -61,7 +61,7 @@ def show(study: Study, home: Path | None, *, as_json: bool) -> int:
     console = output.console()
     lanes = Sheet(
         "",
-        ["workload", Column("family", spare=1), "compiler", "precision", prose("batch sizes"), number("about")],
+        [prose("workload"), Column("family", spare=1), "compiler", "precision", prose("batch sizes"), number("about")],
         [
             (
                 row["label"],
@@ -82,7 +82,7 @@ def show(study: Study, home: Path | None, *, as_json: bool) -> int:
     )
     console.print(
         f"needs about {plan.home_bytes / 1e9:.1f} GB in {home_directory.location(home)}, {plan.engine_bytes / 1e9:.1f} GB where "
-        f"MLflow keeps artifacts, and up to {process_pool.most_bytes(plan) / 1e9:.1f} GB of memory",
+        f"MLflow keeps artifacts, and up to {process_pool.most_bytes(plan) / 1e9:.1f} GB of memory{_assumed_sizes(plan)}",
         soft_wrap=True,
     )
     for note in notes(plan, home):
@@ -98,6 +98,15 @@ def _range(expected: Duration) -> str:
         if expected.share(source) >= 0.01
     )
     return f"{duration(expected.seconds)} ({duration(expected.low)} to {duration(expected.high)}; {known})"
+
+
+def _assumed_sizes(plan: StudyPlan) -> str:
+    """Name models whose size is unknown until they are built; empty without such."""
+    from mlflow_ngraph.execute.plan import TYPICAL_PARAMETERS
+
+    unknown = [work.label for work in plan.workloads if work.parameters is None and not work.refused]
+    size = f"{TYPICAL_PARAMETERS / 1e6:.0f} million parameters"
+    return f"; assumed for {few(unknown)}: {size}" if unknown else ""
 
 
 def notes(plan: StudyPlan, home: Path | None) -> list[str]:

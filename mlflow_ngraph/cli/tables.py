@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlflow_ngraph.tables.sheet import Cell, Column, Part, Sheet, Tone
+from mlflow_ngraph.tables.sheet import EMPTY, Cell, Column, Part, Sheet, Tone
 from mlflow_ngraph.text import harmless
 
 _STYLES: dict[Tone, str] = {
@@ -61,6 +61,7 @@ def _table(console: Console, sheet: Sheet) -> None:
     titles = [harmless(column.name) for column in columns]
     texts = [[_text(cell) for cell in row] for row in sheet.cells]
     places, left_out, breaking = list(range(len(columns))), [], False
+    empty = {place for place in places if all(row[place].plain in ("", EMPTY.text) for row in texts)}
     while (widths := _widths(console.width, titles, columns, texts, places, breaking)) is None:
         known = [place for place in places if columns[place].spare]
         if not known and not breaking and len(texts) > _FEW_ROWS:
@@ -69,7 +70,7 @@ def _table(console: Console, sheet: Sheet) -> None:
         if not known:
             _records(console, titles, columns, texts)
             return
-        left_out.append(max(known, key=lambda place: (columns[place].spare, place)))
+        left_out.append(max(known, key=lambda place: (place in empty, columns[place].spare, place)))
         places.remove(left_out[-1])
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_header=any(titles))
     for place, width in zip(places, widths, strict=True):
@@ -84,8 +85,7 @@ def _table(console: Console, sheet: Sheet) -> None:
     for row in texts:
         table.add_row(*(row[place] for place in places))
     console.print(table)
-    if left_out:
-        names = ", ".join(titles[place] for place in sorted(left_out))
+    if names := ", ".join(titles[place] for place in sorted(left_out) if place not in empty):
         console.print(f"no room for {names}: --json or a wider terminal shows all", style="dim")
 
 

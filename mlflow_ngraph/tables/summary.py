@@ -12,7 +12,7 @@ from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.devices.registry import misfit
 from mlflow_ngraph.metrics import EAGER, METRICS, TOUCHED, metric_title
 from mlflow_ngraph.tables.remarks import apart, environment_warning, fallback_nodes, fallback_note, precisions
-from mlflow_ngraph.tables.sheet import Cell, Sheet, Tone, number
+from mlflow_ngraph.tables.sheet import Cell, Sheet, Tone, number, prose
 from mlflow_ngraph.text import UNSTEADY_MARK, counted, decimals, rounded
 from mlflow_ngraph.verdicts import Verdict
 
@@ -179,7 +179,7 @@ def sheet(record: StudyRecord) -> Sheet:
     return Sheet(
         "",
         [
-            *("workload", number("batch"), "compiler"),
+            *(prose("workload"), number("batch"), "compiler"),
             *(["precision"] if several else []),
             *(number(f"{speedup} [95 %]"), number("samples/s [95 %]", spare=1), number("p50 ms")),
             *(number("p99 ms", spare=2), number("CPU %", spare=4), number("compile s", spare=3)),

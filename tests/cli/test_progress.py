@@ -230,3 +230,15 @@ def test_engines_that_are_reused_and_those_that_cannot_be(state: State) -> None:
     assert state.update({**built, "reused": None}) is None
     problem = {"event": "cache_problem", "lane": "b", "reason": "an engine in the cache is damaged"}
     assert state.update(problem) == "resnet18 with tvm bf16: an engine in the cache is damaged"
+
+
+def test_what_is_to_go_ends_with_the_time_of_the_study(clock: Clock) -> None:
+    state = State(LANES, cells=4, within_s=30.0, clock=clock)
+    assert state.remaining_s == 30.0, "the cells take 100 s"
+    state.update({"event": "machine_busy", "holder": "somebody"})
+    clock.now += 100.0
+    state.update({"event": "session_started"})
+    clock.now += 12.0
+    assert state.remaining_s == 18.0, "waiting for others does not count"
+    clock.now += 60.0
+    assert state.remaining_s == 0.0

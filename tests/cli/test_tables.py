@@ -69,6 +69,16 @@ def test_of_many_rows_a_table_breaks_the_words_of_sentences() -> None:
         assert re.sub(r"\s", "", stream.getvalue()).count("mlflow.db") == count
 
 
+def test_columns_without_content_go_first_and_without_a_word() -> None:
+    stream = io.StringIO()
+    columns = ("name", number("interval", spare=2), number("energy", spare=1), number("power", spare=1))
+    tables.show(Console(file=stream, width=18), Sheet("", columns, [("a", "1.0 to 1.2", "", "–")]))
+    assert [line.split() for line in stream.getvalue().splitlines()] == [
+        ["name", "interval"],
+        ["a", *["1.0", "to", "1.2"]],
+    ]
+
+
 def test_notes_that_differ_in_their_numbers_are_one() -> None:
     said = [f"{number} of 10 repetitions within the {number}.5 s that a cell may take" for number in range(1, 7)]
     sheet = Sheet("", ["verdict"], [[Cell("ok", note=note)] for note in [*said, "another"]], one="cell")

@@ -104,8 +104,9 @@ def test_a_command_that_is_broken_stays_one_command() -> None:
     lines = broken(f"undecided between two; run: {command}", 60).splitlines()
     assert lines[0] == "undecided between two; run:"
     assert lines[1:] == [
-        "  mlflow-ngraph benchmark 'a study.yaml' --workloads \\",
-        "      timm:resnet18,timm:deit --compilers openvino --more",
+        "  mlflow-ngraph benchmark 'a study.yaml' \\",
+        "      --workloads timm:resnet18,timm:deit \\",
+        "      --compilers openvino --more",
     ]
     there = "cd '/models of mine' && mlflow-ngraph benchmark /studies/a/study.yaml --workloads torch:nets:mlp"
     assert broken(f"50 repetitions would tell: {there}", 60).splitlines() == [
