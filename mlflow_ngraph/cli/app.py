@@ -45,11 +45,11 @@ _VERBS: Verbs = {
     ),
     "engine": (
         {
-            "list": (f"{_HERE}.list:list_engines", "List logged engines, and whether they fit this machine."),
+            "list": (_ENGINES, "List logged engines, and whether they fit this machine."),
             "pull": (f"{_HERE}.pull:pull", "Download an engine by name, or the best one within limits."),
             "verify": (f"{_HERE}.verify:verify", "Check digests, compatibility, outputs and speed."),
             "promote": (_ENGINES, "Register an engine, as champion if it is better than the last."),
-            "sign": (f"{_HERE}.sign:sign", "Sign an engine with a key."),
+            "sign": (_ENGINES, "Sign an engine with a key."),
             "prune": (_ENGINES, "Remove old engines from the tracking server, by rule."),
             "serve": (_SERVE, "Serve an engine over HTTP, by the Open Inference Protocol."),
             "export-triton": (_SERVE, "Write an engine as a model for NVIDIA Triton."),
@@ -163,8 +163,9 @@ def _explain(error: BaseException, *, measures: bool) -> tuple[str, int]:
         return f"{message}; see {context.command_path} --help" if context else message, error.exit_code
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         # click wraps an interrupt; the original one knows the signal.
-        signum = getattr(error.__cause__ or error, "signum", signal.SIGINT)
-        return "interrupted" + "; run the same study again to go on" * measures, 128 + signum
+        original = error.__cause__ or error
+        advice = getattr(original, "advice", "") or "run the same study again to go on" * measures
+        return "; ".join(filter(None, ("interrupted", advice))), 128 + getattr(original, "signum", signal.SIGINT)
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         return f"the system refuses: {error.strerror[:1].lower()}{error.strerror[1:]}{where}{_advice(error)}", 1

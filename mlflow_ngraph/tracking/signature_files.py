@@ -42,7 +42,7 @@ def sign(remote: Remote, key: Ed25519PrivateKey) -> str:
     """Sign the manifest of a logged engine, in place of an earlier signature.
 
     The manifest must be the one whose digest the server has. Its files are for the caller to check; see
-    `mlflow_ngraph.release.logged_engine.check_whole`.
+    `check_whole` in the plugin ``engines``.
 
     Returns the fingerprint of the key. Raises `EngineError` if the manifest differs from the logged one, and
     `TrackingError` if the server cannot be reached, or refuses.

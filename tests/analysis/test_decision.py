@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis import champion, undecided
+from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.decision import Gain
@@ -21,6 +21,7 @@ from mlflow_ngraph.analysis.recommend import recommend
 from mlflow_ngraph.analysis.rivals import rivals_of
 from mlflow_ngraph.errors import NoAnswerError
 from mlflow_ngraph.metrics import METRICS
+from mlflow_ngraph_engines import champion
 from tests.support.tidy import Drawn, cells, grid
 
 THROUGHPUT = METRICS["throughput"]

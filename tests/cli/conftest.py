@@ -25,7 +25,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]
 @pytest.fixture
 def taken_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engines of invented records have no probe, and are not opened."""
-    monkeypatch.setattr("mlflow_ngraph.release.logged_engine.check_whole", lambda *_: None)
+    monkeypatch.setattr("mlflow_ngraph_engines.logged_engine.check_whole", lambda *_: None)
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from mlflow_ngraph.engines.package import open_package
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.release import consent
-from mlflow_ngraph.release.logged_engine import check_whole
 from mlflow_ngraph.release.pulling import pull_engine
 from mlflow_ngraph.tracking.download import Remote, of_model
 from mlflow_ngraph.tracking.schema import Tag
+from mlflow_ngraph_engines.logged_engine import check_whole
 from tests.support.logged import Logged
 from tests.support.published import directory_of, publish, rewrite
 

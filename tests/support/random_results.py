@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mlflow_ngraph.analysis import champion
 from mlflow_ngraph.analysis.compare import compare
 from mlflow_ngraph.analysis.findings import NEEDED, Finding, find
 from mlflow_ngraph.analysis.ranking import EngineQuestion, rank
@@ -19,6 +18,7 @@ from mlflow_ngraph.metrics import FOREIGN, uneven_load
 from mlflow_ngraph.objectives import objective
 from mlflow_ngraph.ui import answers
 from mlflow_ngraph.ui.query import Query
+from mlflow_ngraph_engines import champion
 from tests.support.tidy import cells
 
 COMPILERS = ("identity", "onnxruntime", "openvino", "torch-compile")

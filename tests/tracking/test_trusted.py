@@ -38,12 +38,12 @@ ONLY_WITHIN = {
     # Manifests that are read to describe an engine, to sign it, or to say what is wrong with it.
     f"{PACKAGE}.tracking.download.manifest": {
         DOOR,
-        f"{PACKAGE}.release.logged_engine",
+        f"{PACKAGE}_engines.logged_engine",
         f"{PACKAGE}.tracking.manifests",
         f"{PACKAGE}.tracking.signature_files",
     },
     # To check an engine that is promoted or signed; nothing of it is loaded.
-    f"{PACKAGE}.tracking.download.pull": {f"{PACKAGE}.cli.verify", f"{PACKAGE}.release.logged_engine"},
+    f"{PACKAGE}.tracking.download.pull": {f"{PACKAGE}.cli.verify", f"{PACKAGE}_engines.logged_engine"},
 }
 """Who may use what, besides the module that it is in."""
 FILES = {f"{PACKAGE}.tracking.download.fill", f"{PACKAGE}.tracking.download.files"}

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mlflow_ngraph.analysis.champion import EngineComparison
 from mlflow_ngraph.metrics import CELL_METRICS, METRICS
-from mlflow_ngraph.release.logged_engine import LoggedEngine
 from mlflow_ngraph.tables import baselines, sheet
 from mlflow_ngraph.tables.remarks import precisions
 from mlflow_ngraph.tables.sheet import Cell, Part, Sheet
 from mlflow_ngraph.text import decimals, rounded
 from mlflow_ngraph.tracking import schema
-from mlflow_ngraph.tracking.model_registry import MAX_DESCRIPTION
+from mlflow_ngraph_engines.champion import EngineComparison
+from mlflow_ngraph_engines.logged_engine import LoggedEngine
+from mlflow_ngraph_engines.registry import MAX_DESCRIPTION
 
 _SHOWN = (
     ("throughput", "throughput"),

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import champion as champions
 from mlflow_ngraph.analysis import undecided
-from mlflow_ngraph.analysis.champion import EngineComparison
 from mlflow_ngraph.devices.registry import accelerator
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError
-from mlflow_ngraph.release import logged_engine
-from mlflow_ngraph.release.logged_engine import LoggedEngine
 from mlflow_ngraph.tracking import connection, model_registry, schema, signature_files
 from mlflow_ngraph.tracking.engine_log import package_tags
-from mlflow_ngraph.tracking.model_registry import Registry
 from mlflow_ngraph.tracking.schema import Tag
-from mlflow_ngraph_engines import evidence
+from mlflow_ngraph_engines import champion as champions
+from mlflow_ngraph_engines import evidence, logged_engine
+from mlflow_ngraph_engines.champion import EngineComparison
+from mlflow_ngraph_engines.logged_engine import LoggedEngine
+from mlflow_ngraph_engines.registry import Registry
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

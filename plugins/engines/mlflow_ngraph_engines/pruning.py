@@ -22,11 +22,11 @@ from mlflow_ngraph.engines.manifest import BESIDE
 from mlflow_ngraph.engines.manifest import FILE as MANIFEST
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.metrics import CELL_METRICS
-from mlflow_ngraph.release.inventory import AT_ONCE, ListedEngine
 from mlflow_ngraph.text import harmless
 from mlflow_ngraph.tracking import artifact_stores, connection, download, manifests
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph_engines.inventory import AT_ONCE, ListedEngine
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,10 +14,10 @@ import mlflow_ngraph
 from mlflow_ngraph.engines import signing, trust
 from mlflow_ngraph.errors import EngineError, TrackingError, UnknownNameError, UsageError
 from mlflow_ngraph.tracking import connection, model_registry
-from mlflow_ngraph.tracking.model_registry import Registry
 from mlflow_ngraph.tracking.schema import Tag
-from mlflow_ngraph_engines import promotion
+from mlflow_ngraph_engines import promotion, registry
 from mlflow_ngraph_engines.promotion import Promotion
+from mlflow_ngraph_engines.registry import Registry
 from tests.support.logged import Logged
 from tests.support.variants import Shelf
 
@@ -204,7 +204,7 @@ def test_who_was_killed_keeps_nobody_waiting(shelf: Shelf) -> None:
     promote(shelf, shelf.put(100.0))
     left = f"{Tag.PROMOTING}{ALIAS}.somebody"
     client = MlflowClient(shelf.uri)
-    client.set_registered_model_tag(NAME, left, str(time.time() - model_registry.STALE_S - 1))
+    client.set_registered_model_tag(NAME, left, str(time.time() - registry.STALE_S - 1))
     assert promote(shelf, shelf.put(120.0)).state == "promoted"
     assert left not in client.get_registered_model(NAME).tags
 

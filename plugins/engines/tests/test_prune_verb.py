@@ -191,7 +191,7 @@ def victim(tmp_path: Path) -> Path:
 def test_nothing_is_deleted_outside_an_engines_own_place(shelf: Shelf, victim: Path, how: str) -> None:
     """A server may say that the files of a model are anywhere, and whoever may write there puts links."""
     from mlflow_ngraph.analysis.selection import Selection
-    from mlflow_ngraph.release import inventory
+    from mlflow_ngraph_engines import inventory
 
     where = place(shelf, shelf.put(100.0))
     (engine,) = inventory.read([shelf.uri], None, Selection())

@@ -15,7 +15,7 @@ from mlflow_ngraph.errors import TrackingError, UsageError
 from mlflow_ngraph.tables.sheet import Head, Sheet, number, prose
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.release.inventory import ListedEngine
+    from mlflow_ngraph_engines.inventory import ListedEngine
 
 
 @click.command(cls=FilteredCommand)
@@ -48,9 +48,8 @@ def prune(
     stays if a rule keeps it in one of its groups. Engines with an alias or a registered version stay unless --include
     says otherwise. Without --yes nothing is removed. What was interrupted is finished the next time.
     """
-    from mlflow_ngraph.analysis.champion import check_metric
-    from mlflow_ngraph.release import inventory
-    from mlflow_ngraph_engines import pruning
+    from mlflow_ngraph_engines import inventory, pruning
+    from mlflow_ngraph_engines.champion import check_metric
 
     if keep_best is None and keep_newest is None and older_than is None:
         raise UsageError("prune needs a rule: --keep-best N, --keep-newest N or --older-than AGE")
@@ -95,7 +94,7 @@ def _removed(going: Sequence[ListedEngine]) -> dict[str, str]:
 def _documents(
     going: Sequence[ListedEngine], sizes: Mapping[str, int], problems: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    from mlflow_ngraph.cli.list import document
+    from mlflow_ngraph_engines.cli.list import document
 
     return [
         {

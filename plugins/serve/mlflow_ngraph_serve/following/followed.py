@@ -40,7 +40,7 @@ class FollowedAlias:
         """
         client = self._client()
         with connection.talking(self._uri, f"look up models:/{self.name}@{self.alias}", connection.IN_TIME):
-            version = Registry(client, self._uri).champion(self.name, self.alias)
+            version = Registry(client).champion(self.name, self.alias)
         return None if version is None else Champion(str(version.version), model_id_of(version) or "")
 
     def mark(self, version: str, device: str, text: str | None) -> None:

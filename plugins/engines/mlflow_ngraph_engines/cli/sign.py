@@ -32,8 +32,8 @@ def sign(engine: str, key: Path, tracking_uri: str | None, as_json: bool) -> int
         opened = package.open_package(Path(engine))
         by, digest, where = package.sign(opened, private), opened.digest, str(opened.directory)
     else:
-        from mlflow_ngraph.release.logged_engine import check_whole
         from mlflow_ngraph.tracking import connection, download, signature_files
+        from mlflow_ngraph_engines.logged_engine import check_whole
 
         uri = connection.resolve_uri(tracking_uri)
         remote, client = download.locate(engine, uri), connection.connect(uri)

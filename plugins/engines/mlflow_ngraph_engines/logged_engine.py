@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import champion, listing, results
+from mlflow_ngraph.analysis import listing, results
 from mlflow_ngraph.analysis.compare import latest
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.devices.registry import accelerator
@@ -28,6 +28,7 @@ from mlflow_ngraph.tracking.content import engine_digest
 from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.sources import EngineFilter
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph_engines import champion
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

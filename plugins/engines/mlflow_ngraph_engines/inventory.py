@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mlflow_ngraph.analysis import champion, results
+from mlflow_ngraph.analysis import results
 from mlflow_ngraph.analysis.selection import FILTER_COLUMNS, Selection
 from mlflow_ngraph.engines import compatibility
 from mlflow_ngraph.errors import EngineError, TrackingError
 from mlflow_ngraph.metrics import FOREIGN, TABLE, TEXT_COLUMNS, with_estimates
-from mlflow_ngraph.release import logged_engine
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tracking import connection, download, manifests
-from mlflow_ngraph.tracking.model_registry import Registry
 from mlflow_ngraph.tracking.schema import Kind, Tag
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph_engines import champion, logged_engine
+from mlflow_ngraph_engines.registry import Registry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mlflow_ngraph.analysis import champion
 from mlflow_ngraph.errors import UnknownNameError, UsageError
+from mlflow_ngraph_engines import champion
 from tests.support.tidy import cells
 
 

@@ -15,7 +15,7 @@ from mlflow_ngraph.tables.sheet import Column, Head, Sheet, number
 from mlflow_ngraph.text import plain, rounded, unsteady_mark
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.release.inventory import ListedEngine
+    from mlflow_ngraph_engines.inventory import ListedEngine
 
 
 @click.command("list", cls=FilteredCommand)
@@ -29,7 +29,7 @@ def list_engines(fits: bool, champions: bool, as_json: bool, **given: Any) -> in
     An engine is listed if one of its cells fits the filters. Figures are those of the batch size with the highest
     throughput.
     """
-    from mlflow_ngraph.release import inventory
+    from mlflow_ngraph_engines import inventory
 
     asked = Asked(given)
     with waiting("reading which engines there are"):
