@@ -17,8 +17,8 @@ from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, IncomparableError, NGraphError
 from mlflow_ngraph.execute.verifying import Verification, check_timed_inputs, verify
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 
 SECONDS = 2.0

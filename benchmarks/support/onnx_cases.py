@@ -23,8 +23,8 @@ from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CellError, NGraphError
 from mlflow_ngraph.workloads.base import BATCH, Format, Init, TensorSpec, Workload, WorkloadRef, fixed_batch
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 
 from .onnx_page import BARE, NO_TENSOR

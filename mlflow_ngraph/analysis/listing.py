@@ -216,12 +216,12 @@ class Server:
             return None
         from requests import RequestException
 
-        from mlflow_ngraph.tracking import answers
+        from mlflow_ngraph.tracking import answer_limits
 
         with suppress(RequestException), self._http().get(address, timeout=_TIMEOUT, stream=True) as answer:
             if answer.ok:
-                pieces = answers.pieces(answer, _TIMEOUT)
-                return b"".join(islice(pieces, artifact_stores.MOST_OF_RUN // answers.PIECE))
+                pieces = answer_limits.pieces(answer, _TIMEOUT)
+                return b"".join(islice(pieces, artifact_stores.MOST_OF_RUN // answer_limits.PIECE))
         return None
 
     @property

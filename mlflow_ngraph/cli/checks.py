@@ -189,7 +189,7 @@ def server_problem(uri: str) -> str:
 
 
 def _project() -> Iterator[CheckResult]:
-    from mlflow_ngraph.cli.mlproject import env_manager_on_path
+    from mlflow_ngraph.cli.sub_projects import env_manager_on_path
 
     manager = env_manager_on_path()
     if manager:

@@ -31,16 +31,16 @@ def project(
     **options: Any,
 ) -> int:
     """Run a study as the MLflow run that 'mlflow run' created, in this environment or in that of its device."""
-    from mlflow_ngraph.cli import mlproject as projects
+    from mlflow_ngraph.cli import sub_projects
 
-    projects.die_with_parent()
+    sub_projects.die_with_parent()
     given = {"workloads": ",".join(workloads), "compilers": ",".join(compilers), **options}
-    with projects.run_ends_with_process():
+    with sub_projects.run_ends_with_process():
         return _run(study, resume, when_busy, given, in_place=in_place)
 
 
 def _run(study: str, resume: str, when_busy: str, given: dict[str, Any], *, in_place: bool) -> int:
-    from mlflow_ngraph.cli import mlproject as projects
+    from mlflow_ngraph.cli import sub_projects
     from mlflow_ngraph.devices.registry import create
 
     resume = _one_of("resume", resume or "auto", RESUME)
@@ -48,13 +48,13 @@ def _run(study: str, resume: str, when_busy: str, given: dict[str, Any], *, in_p
     wanted = requested(study or None, overrides(**given))
     profile = create(wanted.device)
     profile.check()
-    missing = projects.lacking([choice.name for choice in wanted.compilers])
+    missing = sub_projects.lacking([choice.name for choice in wanted.compilers])
     if missing and not in_place:
         names = ", ".join(missing)
         output.tell(f"this environment lacks {names}; going on in that of {profile.project or profile.name}")
         parameters = {key: value for key, value in {**given, "resume": resume, "when_busy": when_busy}.items() if value}
         parameters.pop("device", None)
-        projects.dispatch(profile, {"study": study or DEFAULT_STUDY, **parameters})
+        sub_projects.dispatch(profile, {"study": study or DEFAULT_STUDY, **parameters})
         return 0
     code = execute(wanted, as_json=False, resume=resume, when_busy=when_busy)
     # MLflow knows runs that finished and runs that failed. A study whose compilers refuse a model has finished, and

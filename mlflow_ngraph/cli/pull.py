@@ -96,7 +96,7 @@ def pull(
         )
     answer = _ask(given, objective, limits, trust, home) if source is None else None
     if answer is not None and not as_json:
-        from mlflow_ngraph.cli.answers import show
+        from mlflow_ngraph.cli.best_engine import show
 
         show(answer)
     undecided = answer is not None and bool(answer.rivals) and not accept_undecided
@@ -196,7 +196,7 @@ def _show(pulled: Pulled) -> None:
 
 
 def _document(pulled: Pulled | None, answer: BestEngine | None) -> dict[str, Any]:
-    from mlflow_ngraph.cli.answers import document
+    from mlflow_ngraph.cli.best_engine import document
 
     answer_document = document(answer) if answer is not None else None
     if pulled is None:

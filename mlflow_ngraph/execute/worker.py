@@ -106,7 +106,7 @@ class Worker:
     def _prepare(self, command: Command) -> dict[str, Any]:
         """Build a workload and run the baseline. It stays in memory for `_export`."""
         from mlflow_ngraph.workloads.base import Init
-        from mlflow_ngraph.workloads.export import Preparation
+        from mlflow_ngraph.workloads.preparing import Preparation
 
         start = time.perf_counter()
         self._preparation = Preparation(

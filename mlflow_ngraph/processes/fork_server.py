@@ -23,7 +23,7 @@ rest late."""
 
 PRELOADED = (
     *("torch", "torch._dynamo", "onnxscript"),
-    *("mlflow_ngraph.workloads.export", "mlflow_ngraph.execute.worker"),
+    *("mlflow_ngraph.workloads.preparing", "mlflow_ngraph.execute.worker"),
 )
 """Modules that most workers import."""
 _ENDED = "the process that children are forked from has ended"

@@ -189,7 +189,7 @@ class HttpStore(ArtifactStore):
         """True once it has refused to pass files on."""
 
     def fetch(self, path: str, part: FilePart, sized: Callable[[int], None] = lambda size: None) -> None:
-        from mlflow_ngraph.tracking import answers
+        from mlflow_ngraph.tracking import answer_limits
 
         # No compression on the way: bytes are counted, and asked for by their place.
         headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={part.size}-"} if part.size else {})}
@@ -206,7 +206,7 @@ class HttpStore(ArtifactStore):
             size = _length(answer, part.size)
             if size is not None:
                 sized(size)
-            part.extend(answers.pieces(answer, timeout()))
+            part.extend(answer_limits.pieces(answer, timeout()))
             if size is not None and part.size < size:
                 raise CutError(f"the connection ended after {part.size} of {size} bytes")
 

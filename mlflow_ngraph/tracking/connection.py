@@ -93,9 +93,9 @@ def connect(tracking_uri: str) -> MlflowClient:
     _require_clear(tracking_uri)
     from mlflow import MlflowClient
 
-    from mlflow_ngraph.tracking import answers
+    from mlflow_ngraph.tracking import answer_limits
 
-    answers.limit_client()
+    answer_limits.limit_client()
     for name in ("mlflow.store.db.utils", "alembic.runtime.migration", "mlflow.tracking.fluent"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with _one_at_a_time(tracking_uri):

@@ -44,7 +44,7 @@ def session(at_once: int) -> requests.Session:
     """A client with the user's password or token, for as many threads as use it concurrently."""
     import requests
 
-    from mlflow_ngraph.tracking.answers import LimitedAdapter
+    from mlflow_ngraph.tracking.answer_limits import LimitedAdapter
 
     made = requests.Session()
     for scheme in ("http://", "https://"):

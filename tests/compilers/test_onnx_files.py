@@ -16,8 +16,8 @@ from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import COMPILERS
 from mlflow_ngraph.compilers.registry import create as create_compiler
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 from tests.support.apart import apart
 from tests.support.closeness import assert_close

@@ -349,7 +349,7 @@ def fold_error(directory: Path) -> float:
     import numpy as np
 
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
-    from mlflow_ngraph.workloads.export import prepare
+    from mlflow_ngraph.workloads.preparing import prepare
     from mlflow_ngraph.workloads.registry import create as workload
 
     inputs = {"inputs": [{"name": "windows", "shape": ["batch", 2, 49, 9, 4]}]}

@@ -182,8 +182,8 @@ def test_the_type_that_an_operator_is_missing_for_is_named(tmp_path: Path) -> No
 
 def trace(folder: Path) -> None:
     from mlflow_ngraph.workloads import registry
-    from mlflow_ngraph.workloads.export import prepare
     from mlflow_ngraph.workloads.materials import Source
+    from mlflow_ngraph.workloads.preparing import prepare
 
     ref = WorkloadRef("torch", "tests.workloads.behaving:Slopes", {"inputs": [{"shape": ["batch", 4]}]})
     prepare(registry.create(ref, Init()), folder / "model", batch_sizes=(2,), formats=("module",), seed=0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from mlflow_ngraph.cli import mlproject
+from mlflow_ngraph.cli import sub_projects
 from mlflow_ngraph.cli.app import run as cli
 from mlflow_ngraph.devices.registry import create
 from mlflow_ngraph.errors import NGraphError, UsageError
@@ -30,7 +30,7 @@ def mlflow_run(sqlite_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", sqlite_uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
-    monkeypatch.delenv(mlproject.ENV_MANAGER, raising=False)
+    monkeypatch.delenv(sub_projects.ENV_MANAGER, raising=False)
     return run_id
 
 
@@ -39,25 +39,25 @@ def status(uri: str, run_id: str) -> str:
 
 
 def test_compilers_that_are_here_are_not_lacking() -> None:
-    assert mlproject.lacking(["identity", "onnxruntime"]) == {}
+    assert sub_projects.lacking(["identity", "onnxruntime"]) == {}
 
 
 def test_compilers_that_are_not_here_are_lacking_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tvm", None)
-    assert mlproject.lacking(["identity", "tvm"]) == {"tvm": "the package apache-tvm is not installed"}
+    assert sub_projects.lacking(["identity", "tvm"]) == {"tvm": "the package apache-tvm is not installed"}
 
 
 def test_the_manager_of_this_run_makes_the_next_environment(mlflow_run: str, sqlite_uri: str) -> None:
     MlflowClient(sqlite_uri).set_tag(mlflow_run, "mlflow.project.env", "virtualenv")
-    assert mlproject.env_manager(mlflow_run) == "virtualenv"
+    assert sub_projects.env_manager(mlflow_run) == "virtualenv"
 
 
 def test_the_variable_wins(mlflow_run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mlproject.ENV_MANAGER, "conda")
-    assert mlproject.env_manager(mlflow_run) == "conda"
-    monkeypatch.setenv(mlproject.ENV_MANAGER, "docker")
+    monkeypatch.setenv(sub_projects.ENV_MANAGER, "conda")
+    assert sub_projects.env_manager(mlflow_run) == "conda"
+    monkeypatch.setenv(sub_projects.ENV_MANAGER, "docker")
     with pytest.raises(UsageError, match="NGRAPH_ENV_MANAGER: unknown environment manager 'docker': allowed: uv, "):
-        mlproject.env_manager(mlflow_run)
+        sub_projects.env_manager(mlflow_run)
 
 
 @pytest.mark.parametrize(("tool", "manager"), [("uv", "uv"), ("pyenv", "virtualenv"), ("conda", "conda")])
@@ -67,20 +67,20 @@ def test_else_the_one_that_is_installed(
     (tmp_path / tool).write_text("#!/bin/sh\n")
     (tmp_path / tool).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(mlproject.ENV_MANAGER, raising=False)
-    assert mlproject.env_manager(None) == manager
+    monkeypatch.delenv(sub_projects.ENV_MANAGER, raising=False)
+    assert sub_projects.env_manager(None) == manager
 
 
 def test_without_any_manager_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv(mlproject.ENV_MANAGER, raising=False)
+    monkeypatch.delenv(sub_projects.ENV_MANAGER, raising=False)
     with pytest.raises(UsageError, match="pip install uv"):
-        mlproject.env_manager(None)
+        sub_projects.env_manager(None)
 
 
 def test_this_machine_has_no_sub_project() -> None:
     with pytest.raises(UsageError, match="device 'host' has no sub-project here"):
-        mlproject.dispatch(create("host"), {})
+        sub_projects.dispatch(create("host"), {})
 
 
 @pytest.mark.usefixtures("compilers")
@@ -89,10 +89,10 @@ def test_a_study_that_needs_another_environment_stays_the_same_run(
 ) -> None:
     """Dispatched for real; both environments are this one, told that it lacks a compiler."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv(mlproject.ENV_MANAGER, "local")
+    monkeypatch.setenv(sub_projects.ENV_MANAGER, "local")
     monkeypatch.setenv("NGRAPH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(mlproject, "lacking", lambda compilers: {"onnxruntime": "not here"})
-    monkeypatch.setattr(mlproject, "die_with_parent", lambda: None)
+    monkeypatch.setattr(sub_projects, "lacking", lambda compilers: {"onnxruntime": "not here"})
+    monkeypatch.setattr(sub_projects, "die_with_parent", lambda: None)
     arguments = ["--device", "xeon", "--study", "smoke", "--workloads", TINY, "--compilers", "identity"]
     assert cli(["project", *arguments, "--batch-sizes", "1", "--precision", "", "--repetitions", "3"]) == 0
     client = MlflowClient(sqlite_uri)
@@ -108,9 +108,9 @@ def test_a_sub_project_that_fails_fails_the_run(
     mlflow_run: str, sqlite_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv(mlproject.ENV_MANAGER, "local")
+    monkeypatch.setenv(sub_projects.ENV_MANAGER, "local")
     with pytest.raises(NGraphError, match=r"^sub-project entrypoints/xeon \(local\): Run .* failed$"):
-        mlproject.dispatch(create("xeon"), {"study": "no-such-study"})
+        sub_projects.dispatch(create("xeon"), {"study": "no-such-study"})
     assert status(sqlite_uri, mlflow_run) == "FAILED"
 
 
@@ -128,7 +128,7 @@ def test_a_sub_project_that_fails_fails_the_run(
 def test_wrong_parameters_are_one_line_and_fail_the_run(
     arguments: list[str], message: str, mlflow_run: str, sqlite_uri: str, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
-    monkeypatch.setattr(mlproject, "die_with_parent", lambda: None)
+    monkeypatch.setattr(sub_projects, "die_with_parent", lambda: None)
     assert cli(["project", *arguments]) == 2
     said = capfd.readouterr().err.strip().splitlines()
     assert message in said[-1]
@@ -138,21 +138,21 @@ def test_wrong_parameters_are_one_line_and_fail_the_run(
 
 
 def test_whatever_happens_the_run_ends(mlflow_run: str, sqlite_uri: str) -> None:
-    with pytest.raises(ZeroDivisionError), mlproject.run_ends_with_process():
+    with pytest.raises(ZeroDivisionError), sub_projects.run_ends_with_process():
         _ = 1 / 0
     assert status(sqlite_uri, mlflow_run) == "FAILED"
 
 
 def test_a_run_that_mlflow_did_not_make_for_a_project_is_left_alone(mlflow_run: str, sqlite_uri: str) -> None:
     MlflowClient(sqlite_uri).delete_tag(mlflow_run, "mlflow.project.entryPoint")
-    with pytest.raises(ZeroDivisionError), mlproject.run_ends_with_process():
+    with pytest.raises(ZeroDivisionError), sub_projects.run_ends_with_process():
         _ = 1 / 0
     assert status(sqlite_uri, mlflow_run) == "RUNNING"
 
 
 def test_a_run_that_has_a_whole_study_stays_finished(mlflow_run: str, sqlite_uri: str) -> None:
     MlflowClient(sqlite_uri).set_terminated(mlflow_run, "FINISHED")
-    with pytest.raises(KeyboardInterrupt), mlproject.run_ends_with_process():
+    with pytest.raises(KeyboardInterrupt), sub_projects.run_ends_with_process():
         raise KeyboardInterrupt
     assert status(sqlite_uri, mlflow_run) == "FINISHED"
 
@@ -163,7 +163,7 @@ def test_a_signal_ends_the_run_as_killed(mlflow_run: str, sqlite_uri: str) -> No
     code = textwrap.dedent(
         """
         import signal
-        from mlflow_ngraph.cli.mlproject import run_ends_with_process
+        from mlflow_ngraph.cli.sub_projects import run_ends_with_process
         try:
             with run_ends_with_process():
                 signal.raise_signal(signal.SIGTERM)
@@ -179,7 +179,7 @@ def test_a_signal_ends_the_run_as_killed(mlflow_run: str, sqlite_uri: str) -> No
 
 def test_without_an_mlflow_run_there_is_none_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
-    with pytest.raises(ValueError, match="mine"), mlproject.run_ends_with_process():
+    with pytest.raises(ValueError, match="mine"), sub_projects.run_ends_with_process():
         raise ValueError("mine")
 
 
@@ -190,7 +190,7 @@ def test_an_entry_point_hears_of_the_end_of_mlflow(signum: int, tmp_path: Path) 
     child = textwrap.dedent(
         f"""
         import pathlib, signal, sys, time
-        from mlflow_ngraph.cli.mlproject import die_with_parent
+        from mlflow_ngraph.cli.sub_projects import die_with_parent
         said = pathlib.Path({str(said)!r})
         signal.signal(signal.SIGTERM, lambda *_: (said.write_text("told"), sys.exit()))
         die_with_parent()

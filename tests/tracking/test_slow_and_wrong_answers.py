@@ -13,7 +13,7 @@ import requests
 
 from mlflow_ngraph.analysis import listing
 from mlflow_ngraph.errors import TrackingError, UnreachableError
-from mlflow_ngraph.tracking import answers, connection, plain_http
+from mlflow_ngraph.tracking import answer_limits, connection, plain_http
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 LONG = JSON % 100_000
@@ -50,7 +50,7 @@ def served(begin: bytes, trickle: bytes = b"") -> Iterator[str]:
 @pytest.mark.usefixtures("clean_environment")
 @pytest.mark.parametrize("begin", [LONG, b"HTTP/1.1 200 OK\r\nX: "], ids=["content", "head"])
 def test_an_answer_that_comes_byte_by_byte_is_given_up(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers.LimitedAdapter, "_limit_s", lambda *_: 1.0)
+    monkeypatch.setattr(answer_limits.LimitedAdapter, "_limit_s", lambda *_: 1.0)
     with served(begin, b" ") as uri, pytest.raises(UnreachableError, match="no answer in time") as caught:
         connection.reach(uri)
     assert uri in str(caught.value)
@@ -59,7 +59,7 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up(begin: bytes, monkeypatch
 
 
 def test_the_limit_leaves_time_for_every_attempt_and_upload() -> None:
-    adapter = answers.LimitedAdapter(max_retries=3)
+    adapter = answer_limits.LimitedAdapter(max_retries=3)
     upload = requests.Request("PUT", "http://h", data=b"x" * 1_000_000).prepare()
     assert adapter._limit_s(upload, 15.0) == 4 * 2 * 15.0 + 10.0
 
@@ -68,11 +68,11 @@ def test_a_download_of_which_nearly_nothing_comes_is_cut() -> None:
     with served(LONG, b" ") as uri, plain_http.session(1).get(uri, timeout=5, stream=True) as answer:
         started = time.monotonic()
         with pytest.raises(requests.RequestException):
-            list(answers.pieces(answer, 0.2))
+            list(answer_limits.pieces(answer, 0.2))
         assert time.monotonic() - started < 3
     content = b"x" * 100_000
     with served(LONG + content) as uri, plain_http.session(1).get(uri, timeout=5, stream=True) as answer:
-        assert b"".join(answers.pieces(answer, 0.2)) == content
+        assert b"".join(answer_limits.pieces(answer, 0.2)) == content
 
 
 @pytest.mark.usefixtures("clean_environment")

@@ -14,8 +14,8 @@ from torch import nn
 
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef, batch_question, fixed_batch
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 from mlflow_ngraph.workloads.trials import KINDS, draw
 

@@ -13,8 +13,8 @@ from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.calling import called_by_name
 from mlflow_ngraph.workloads.evaluation import training_operations
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 from tests.workloads import behaving
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
-from mlflow_ngraph.workloads.export import prepare
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 
 MODEL = """

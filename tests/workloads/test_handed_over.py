@@ -26,8 +26,8 @@ from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads import side_effects
 from mlflow_ngraph.workloads.base import Init, Workload, WorkloadRef
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 
 VALUES = {"shape": ["batch", 4]}

@@ -18,8 +18,8 @@ def problems(name: str, directory: Path) -> dict[str, str | None]:
     from mlflow_ngraph.compilers.base import Target, Workbench
     from mlflow_ngraph.compilers.registry import create as compiler_named
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
-    from mlflow_ngraph.workloads.export import prepare
     from mlflow_ngraph.workloads.materials import Source
+    from mlflow_ngraph.workloads.preparing import prepare
     from mlflow_ngraph.workloads.registry import create
     from tests.workloads.huggingface import INPUTS
 

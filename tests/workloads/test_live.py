@@ -15,8 +15,8 @@ from torch import nn
 from mlflow_ngraph import Live, Study, study
 from mlflow_ngraph.errors import StudyError, WorkloadError
 from mlflow_ngraph.workloads.base import Init
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 from tests.workloads.handed import Looks, Net
 

@@ -14,8 +14,8 @@ import torch
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads.base import Format, Init, Workload, WorkloadRef
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Materials, Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 
 ALL: tuple[Format, ...] = ("module", "exported", "onnx")

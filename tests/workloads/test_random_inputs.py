@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 from mlflow_ngraph.errors import WorkloadError
 from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.describe import describe
-from mlflow_ngraph.workloads.export import prepare
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 from mlflow_ngraph.workloads.trials import GIVEN, KINDS, draw
 from tests.workloads.drawn_for import LENGTH, PLACES, WORDS, Encoder

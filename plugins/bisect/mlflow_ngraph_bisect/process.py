@@ -88,8 +88,8 @@ def _prepared(question: Question, directory: Path) -> tuple[Source, int]:
     """Prepare the model and its exports, without a study's verification runs."""
     from mlflow_ngraph.workloads import samples
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
-    from mlflow_ngraph.workloads.export import Preparation
     from mlflow_ngraph.workloads.materials import Source, arrays_file
+    from mlflow_ngraph.workloads.preparing import Preparation
     from mlflow_ngraph.workloads.registry import create
     from mlflow_ngraph.workloads.trial_references import save_arrays
 

@@ -156,7 +156,7 @@ def prepare_models(
     """
     from mlflow_ngraph.workloads import trial_references
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
-    from mlflow_ngraph.workloads.export import prepare
+    from mlflow_ngraph.workloads.preparing import prepare
     from mlflow_ngraph.workloads.registry import create
     from mlflow_ngraph_testing.models import INPUTS
 

@@ -1,4 +1,4 @@
-"""Tables of the best engines: figures, and reasons for the choice."""
+"""The engine that `engine pull` chooses: its figures, and reasons for the choice."""
 
 from __future__ import annotations
 
