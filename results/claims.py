@@ -1,5 +1,7 @@
 """Judge the claims of ``claims.yaml`` by the paper's tables and by archived studies; write ``docs/reference/claims.md``.
 
+The tables and figures of the archives go beside it, into ``measured.md``.
+
 ``python results/claims.py [ARCHIVE...]``
 
 Without an archive, those of ``results/archives`` are read. Figures are rounded, so that the page is equal on every machine.
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evidence import archives, page, paper_tables
+from evidence import archives, page, paper_tables, report
 from evidence.derived import derived
 from evidence.figures import Figure, select
 from evidence.verdicts import Condition, by_measurements, by_tables
@@ -35,6 +37,10 @@ def main() -> None:
         raise SystemExit(f"error: {error}") from None
     options.output.write_text(page.text(judged(measured), measured.studies), encoding="utf-8")
     print(options.output)
+    if measured.studies:
+        tables = options.output.with_name("measured.md")
+        report.write(measured, tables)
+        print(tables)
 
 
 def judged(measured: archives.Measured) -> list[page.Row]:

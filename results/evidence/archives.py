@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import pandas as pd
 from evidence.figures import Figure, certain, linear, select
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.comparison import Comparison
+from mlflow_ngraph.devices.fingerprint import summary
 from mlflow_ngraph.engines import trust
 from mlflow_ngraph.estimates import Estimate, exactly, quantile, satterthwaite
 from mlflow_ngraph.execute import replay
+from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.metrics import EAGER, METRICS, TABLE
 from mlflow_ngraph.tables import results
 from mlflow_ngraph.tables.columns import typed
@@ -42,7 +44,7 @@ _OTHERS = ("tvm", "onnxruntime")
 """Compilers that others are compared with in shared rounds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """Figures of archives, and what they were measured on."""
 
@@ -51,11 +53,14 @@ class Measured:
     """Devices of the paper that the machines stand for."""
     studies: Sequence[str] = ()
     """A line for each study."""
+    frame: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """The tidy table of all studies."""
+    machines: Sequence[Machine] = ()
 
 
 def read(archives: Sequence[Path]) -> Measured:
     """Verify archives, and derive all figures from their journals again."""
-    tables, machines, studies = [], [], []
+    tables, records, studies = [], [], []
     with tempfile.TemporaryDirectory() as temporary:
         for number, path in enumerate(archives):
             place = Path(temporary) / str(number)
@@ -64,14 +69,29 @@ def read(archives: Sequence[Path]) -> Measured:
             for imported in importing.unpack(archive, place):
                 record = replay.load(imported.directory)
                 tables.append(results.from_record(record))
-                machines.append(Machine(str(record.fingerprint["digest"]), (), record.fingerprint))
+                records.append(record)
                 cells = counted(len(tables[-1]), "cell")
                 unquiet = f"{tables[-1]['noise'].notna().sum()} of {cells} while the machine was not quiet"
-                studies.append(f"{path.name}: {record.name}, {record.id}, on {machines[-1].name}; {unquiet}")
+                studies.append(
+                    f"{path.name}: {record.name}, {record.id}, on {summary(dict(record.fingerprint))}; {unquiet}"
+                )
     if not tables:
         return Measured()
     frame = distinct(typed(pd.concat(tables, ignore_index=True), TABLE))
-    return Measured(*figures(frame, {machine.digest: machine for machine in machines}), studies)
+    machines = list(_machines(records, frame))
+    return Measured(*figures(frame, {machine.digest: machine for machine in machines}), studies, frame, machines)
+
+
+def _machines(records: Sequence[StudyRecord], frame: pd.DataFrame) -> Iterator[Machine]:
+    """Machines as their newest studies describe them, with the versions of all."""
+    newest_first = sorted(records, key=lambda record: record.started_at, reverse=True)
+    for digest, devices in frame.groupby("fingerprint")["device"].unique().items():
+        own = [record for record in newest_first if record.fingerprint["digest"] == digest]
+        versions: dict[str, dict[str, None]] = {}
+        for name, version in (each for record in own for each in sorted(record.versions.items()) if each[1]):
+            versions.setdefault(name, {})[version] = None
+        known = {name: tuple(found) for name, found in sorted(versions.items())}
+        yield Machine(str(digest), tuple(sorted(devices)), own[0].fingerprint, known)
 
 
 def figures(frame: pd.DataFrame, machines: Mapping[str, Machine]) -> tuple[list[Figure], frozenset[str]]:

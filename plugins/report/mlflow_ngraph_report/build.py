@@ -38,6 +38,7 @@ def build(
     frame: pd.DataFrame,
     *,
     servers: Mapping[str, Server] | None = None,
+    machines: Sequence[environment.Machine] | None = None,
     include: Collection[str] = (),
     paper: bool = False,
     scope: str = "",
@@ -50,8 +51,9 @@ def build(
     frame : pd.DataFrame
         The tidy table of `results.load`; all rows are used.
     servers : Mapping[str, Server] | None
-        Sources of fingerprints and versions, by the names in the column ``tracking_uri``. Without them machines are not
-        described.
+        Sources of fingerprints and versions, by the names in the column ``tracking_uri``.
+    machines : Sequence[environment.Machine] | None
+        The machines, where no server describes them.
     include : Collection[str]
         Verdicts that count besides ``ok``.
     paper : bool
@@ -69,7 +71,8 @@ def build(
     if frame.empty:
         raise UsageError("there are no results to report on")
     prepared = prepare(frame, include)
-    machines = environment.machines(prepared.every, servers or {})
+    if machines is None:
+        machines = environment.machines(prepared.every, servers or {})
     theirs = beside(prepared, machines) if paper else {}
     survey = findings.survey(frame)
     sections = [

@@ -69,7 +69,7 @@ def report(
     selection.check(every)
     frame = selection.of(every)
     where = [] if no_log else _where(frame, servers, named=bool(runs))
-    named = {"title": title} if title else {}
+    named: Any = {"title": title} if title else {}
     made = build(frame, servers=servers, include=included, paper=paper, scope=shlex.join(asked.scope()), **named)
     drawn = draw(made)
     written = write(drawn, Path(target))
