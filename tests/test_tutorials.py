@@ -29,6 +29,7 @@ _BRIEF = """repetitions: 3
 slice_repetitions: 1
 warmup: {window: 2, max_seconds: 0.01}
 stability: {max_foreign_cpu_percent: 10000, max_spread: 1.0e9, max_drift: 1.0e9}
+limits: {reload_seconds: 0, verify_seconds: 0.5}
 """
 
 

@@ -85,7 +85,9 @@ class Answer:
         """One sentence: compiler with gain, batch size, and at its end `command` where either is open."""
         where = self.where
         if self.row is None or any(not rival.same_choice for rival in self.rivals):
-            return undecided.sentence(self._open, self.row, ", ".join([*self._gain(self.row), self.figure]), where)
+            gain, certain = self._gain()
+            figures = self.figure if certain or not gain else f"{gain}, {self.figure}"
+            return undecided.sentence(self._open, self.row, figures, where, gain if certain else "")
         clauses = [*self._choice(self.row), *self._batch_sizes(self.row)]
         return f"{where}: {'; '.join(clauses)}"
 
@@ -110,10 +112,13 @@ class Answer:
             "rivals": [rival.to_plain() for rival in self.rivals],
         }
 
-    def _gain(self, row: Mapping[str, Any] | None) -> Iterator[str]:
-        """Gain of a cell over the baseline, where it has one."""
-        if row is not None and row["compiler_label"] != baselines.of_row(row):
-            yield from (gain.over(baselines.over(row)) for gain in self.gains if gain.batch == row["batch"])
+    def _gain(self) -> tuple[str, bool]:
+        """Gain of the cell over the baseline in words, or empty, and whether there certainly is one."""
+        row = self.row
+        if row is None or row["compiler_label"] == baselines.of_row(row):
+            return "", False
+        gain = next((gain for gain in self.gains if gain.batch == row["batch"]), None)
+        return ("", False) if gain is None else (gain.over(baselines.over(row)), (gain.ci_low or 0) > 1)
 
     def _choice(self, row: Mapping[str, Any]) -> Iterator[str]:
         """Compiler with its gain."""

@@ -70,17 +70,22 @@ class Rival:
         return {**vars(self), "row": dict(self.row)}
 
 
-def sentence(rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "") -> str:
+def sentence(
+    rivals: Sequence[Rival], answer: Mapping[str, Any] | None, figures: str = "", where: str = "", gain: str = ""
+) -> str:
     """Sentence about the rivals of an answer, with the command that measures again at its end.
 
     There is at least one, from `rivals.rivals_of`. ``answer`` is the row of the best known cell, and ``figures`` its
-    figure, such as ``61.2 samples/s``. ``where`` are model and device, where they have to be named.
+    figure, such as ``61.2 samples/s``. ``where`` are model and device, where they have to be named. ``gain`` is what is
+    certain all the same, such as ``1.73 [1.66, 1.82] times eager``.
     """
     head = f"undecided for {where}" if where else "undecided"
     named_answer = f"{named(answer)} ({figures})" if answer is not None else ""
     could = listed([rival.clause for rival in sorted(rivals, key=lambda rival: rival.ratio is None)])
     if any(rival.ratio is not None for rival in rivals):
         text = f"{head} between {named_answer} and {could}"
+        if gain:
+            text = f"{where}: {gain} with {named_answer}; undecided: {could} could be better"
     else:
         beaten = f"could beat {named_answer}" if named_answer else "nothing else is ok"
         text = f"{head}: {could}; {beaten}"

@@ -117,6 +117,7 @@ def _told(answer: Answer) -> str:
     """Sentence of an answer without its command, and without what the title says."""
     said = answer.sentence.removesuffix(answer.command).rstrip()
     rest = said.removeprefix(f"undecided for {answer.where}").lstrip(": ")
+    rest = rest if answer.decided else rest.removeprefix(f"{answer.where}: ")
     return rest[:1].upper() + rest[1:] if rest != said else said
 
 
