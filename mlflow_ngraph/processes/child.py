@@ -128,7 +128,8 @@ class Child:
         self._stdin: IO[bytes] = os.fdopen(commands, "wb")
         self._stdout: IO[bytes] = os.fdopen(answers, "rb", buffering=0)
         # Not in the study's directory: socket addresses in it must be short.
-        self._temporary = tempfile.TemporaryDirectory(prefix="ngraph-", ignore_cleanup_errors=True)
+        with interruption.deferred():  # a directory that was just made would have no owner to remove it
+            self._temporary = tempfile.TemporaryDirectory(prefix="ngraph-", ignore_cleanup_errors=True)
         temporary = Path(self._temporary.name)
         self._study = None if log is None else log.parent.parent
         self._log = log or temporary / "log"

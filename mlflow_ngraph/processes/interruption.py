@@ -80,7 +80,9 @@ def ending() -> Iterator[None]:
     def end(signum: int, frame: FrameType | None) -> None:
         for number in before:
             signal.signal(number, signal.SIG_IGN)  # another one must not break off the cleaning up
-        raise Interrupted(signum)
+        if not _Blocks.entered:
+            raise Interrupted(signum)
+        _Blocks.ending = signum
 
     main = threading.current_thread() is threading.main_thread()
     found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP) if main}
@@ -100,6 +102,8 @@ class _Blocks:
     entered: ClassVar[list[bool]] = []
     """The entered blocks: True for those that a second Ctrl-C breaks off."""
     listening: Interruption | None = None
+    ending: int | None = None
+    """A signal that `ending` received within a block and has not raised yet."""
 
 
 @contextmanager
@@ -115,6 +119,9 @@ def deferred(*, breakable: bool = False) -> Iterator[None]:
         _Blocks.entered.pop()
         if _Blocks.listening is not None:
             _Blocks.listening.raise_if_due()
+        if _Blocks.ending is not None and not _Blocks.entered:
+            signum, _Blocks.ending = _Blocks.ending, None
+            raise Interrupted(signum)
 
 
 @contextmanager

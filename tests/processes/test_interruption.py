@@ -22,7 +22,7 @@ from mlflow_ngraph.errors import JournalError
 from mlflow_ngraph.execute import journal, replay, study_directories
 from mlflow_ngraph.execute.journal import Journal
 from mlflow_ngraph.processes.child import Child
-from mlflow_ngraph.processes.interruption import Interrupted, deferred, listening
+from mlflow_ngraph.processes.interruption import Interrupted, deferred, ending, listening
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
@@ -89,6 +89,21 @@ def test_ctrl_c_again_breaks_off_what_may_be_broken_off() -> None:
         work()
     assert done == ["this may not"]
     assert asked.hurried
+
+
+def test_a_block_comes_to_its_end_when_a_command_is_ended_within_it() -> None:
+    done = []
+
+    def work() -> None:
+        with ending():
+            with deferred():
+                signal.raise_signal(signal.SIGTERM)
+                done.append("within")
+            done.append("after")
+
+    with pytest.raises(Interrupted):
+        work()
+    assert done == ["within"]
 
 
 def test_other_signals_count_once_however_often_they_come() -> None:
