@@ -1,4 +1,4 @@
-"""Format pydantic's errors as one line: the place, the value found, and what is allowed."""
+"""Pydantic's errors in one line: the place, the value found, and what is allowed; and durations such as 1h30m."""
 
 from __future__ import annotations
 

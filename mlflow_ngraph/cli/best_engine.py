@@ -1,4 +1,4 @@
-"""The engine that `engine pull` chooses: its figures, and reasons for the choice."""
+"""Print the engine that `engine pull` chose, as text or JSON: figures, reasons, and engines passed over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters of recorded results, shared by all verbs that read them."""
+"""Filter options of verbs that read results, and reading the results that they choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group of commands that imports a command when it is called, so that help appears at once."""
+"""A group of commands, own ones and those of plugins, imported when called; suggests names for a mistyped one."""
 
 from __future__ import annotations
 

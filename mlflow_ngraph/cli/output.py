@@ -1,4 +1,4 @@
-"""Console and JSON of all verbs."""
+"""Text, JSON and waiting messages of all verbs: harmless for terminals, broken to their width, numbers short."""
 
 from __future__ import annotations
 

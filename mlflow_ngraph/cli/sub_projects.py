@@ -1,4 +1,4 @@
-"""The entry points of the MLflow project: where a study for a device is run.
+"""Sub-projects of the MLflow project: where a study for a device is run, and how its run ends.
 
 ``mlflow run . -e benchmark -P device=xeon`` starts in whatever environment MLflow made or was told to use. If that
 environment has the study's compilers, the study runs right there. If not, it runs through the device's sub-project

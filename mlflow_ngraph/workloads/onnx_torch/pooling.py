@@ -1,4 +1,4 @@
-"""ONNX operators of pooling over windows."""
+"""ONNX operators that pool over windows, and the padding of windows, which convolutions share."""
 
 from __future__ import annotations
 
