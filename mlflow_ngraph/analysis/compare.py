@@ -201,13 +201,12 @@ def latest(frame: pd.DataFrame, by: Sequence[str] = ("cell", "device", "workload
 def quieter(frame: pd.DataFrame) -> str:
     """Name an earlier study of a quiet machine, where the latest results are of a busy one; empty otherwise."""
     key = ["cell", "device", "workload"]
-    cells = frame[frame["verdict"].eq(str(Verdict.OK)).fillna(False)].sort_values("started_at", kind="stable")
-    quiet = cells[NOISE].fillna("").eq("")
-    newest = cells[~cells.duplicated(key, keep="last") & ~quiet]
-    earlier = cells[quiet].merge(newest[key], on=key)
+    cells = frame[frame["verdict"].eq(str(Verdict.OK)).fillna(False)]
+    newest, quiet = latest(cells, key), cells[NOISE].fillna("").eq("")
+    earlier = cells[quiet].merge(newest.loc[newest[NOISE].fillna("").ne(""), key], on=key)
     if earlier.empty:
         return ""
-    study = earlier["study_id"].iloc[-1]
+    study = earlier.sort_values("started_at", kind="stable")["study_id"].iloc[-1]
     count = counted(int(earlier["study_id"].eq(study).sum()), "cell")
     return f"of {count} the latest results are of a busy machine; earlier ones of a quiet machine: --studies {study}"
 

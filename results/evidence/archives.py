@@ -32,7 +32,7 @@ from mlflow_ngraph_archives import importing
 from mlflow_ngraph_report import paper
 from mlflow_ngraph_report.beside import spearman
 from mlflow_ngraph_report.depth_tables import BATCHES
-from mlflow_ngraph_report.environment import Machine
+from mlflow_ngraph_report.environment import Machine, merged
 from mlflow_ngraph_report.prepared import prepare
 
 _QUANTITIES = {
@@ -87,11 +87,8 @@ def _machines(records: Sequence[StudyRecord], frame: pd.DataFrame) -> Iterator[M
     newest_first = sorted(records, key=lambda record: record.started_at, reverse=True)
     for digest, devices in frame.groupby("fingerprint")["device"].unique().items():
         own = [record for record in newest_first if record.fingerprint["digest"] == digest]
-        versions: dict[str, dict[str, None]] = {}
-        for name, version in (each for record in own for each in sorted(record.versions.items()) if each[1]):
-            versions.setdefault(name, {})[version] = None
-        known = {name: tuple(found) for name, found in sorted(versions.items())}
-        yield Machine(str(digest), tuple(sorted(devices)), own[0].fingerprint, known)
+        versions = merged({name: version for name, version in record.versions.items() if version} for record in own)
+        yield Machine(str(digest), tuple(sorted(devices)), own[0].fingerprint, versions)
 
 
 def figures(frame: pd.DataFrame, machines: Mapping[str, Machine]) -> tuple[list[Figure], frozenset[str]]:

@@ -30,9 +30,9 @@ ALPHA = 0.02
 DEFAULT = -0.03
 """Default threshold for the speed-up; for the throughput where cells have no speed-up."""
 PASSED, FAILED, COULD_NOT_TELL = "passed", "failed", "could not tell"
+"""Outcomes of a comparison and of the gate."""
 _NEARLY_ALL = 0.99
 """Share of a figure: a fall by more than this would have to happen before it is noticed."""
-"""Outcomes of a comparison and of the gate."""
 OF_MODEL = ("device", "workload", "mode", "threads", "batch")
 """Columns that match two engines compared as models. Compiler, flags and precision may differ."""
 COLUMNS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -59,10 +59,7 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
             tags.update({run.run_id: run for run in server.study_runs()})
     hosts = []
     for digest, own in runs.groupby("fingerprint", sort=False, dropna=False):
-        versions: dict[str, dict[str, None]] = {}
-        for run_id in own["run_id"]:
-            for name, version in (schema.versions_of(tags[run_id].tags) if run_id in tags else {}).items():
-                versions.setdefault(name, {})[version] = None
+        versions = merged(schema.versions_of(tags[run_id].tags) for run_id in own["run_id"] if run_id in tags)
         newest = own.iloc[0]
         server = servers.get(str(newest["tracking_uri"]))
         devices = frame.loc[frame["fingerprint"].eq(digest).fillna(False), "device"].unique()
@@ -71,10 +68,18 @@ def machines(frame: pd.DataFrame, servers: Mapping[str, Server]) -> list[Machine
                 "unknown" if pd.isna(digest) else str(digest),
                 tuple(sorted(map(str, devices))),
                 _fingerprint(server, str(newest["run_id"]), tags) if server is not None else {},
-                {name: tuple(known) for name, known in sorted(versions.items())},
+                versions,
             )
         )
     return hosts
+
+
+def merged(every: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Versions by package, several where studies differ, in the order of the studies."""
+    versions: dict[str, dict[str, None]] = {}
+    for name, version in (each for of_study in every for each in of_study.items()):
+        versions.setdefault(name, {})[version] = None
+    return {name: tuple(known) for name, known in sorted(versions.items())}
 
 
 def describe(found: Sequence[Machine]) -> Sheet | Missing:
