@@ -65,7 +65,7 @@ class EngineJobs:
     def _prepare(self, job: Job) -> Steps:
         preparation = Preparation(self._session, self._workload)
         try:
-            preparation.begin(sorted(set().union(*self._wanted.values())))
+            preparation.begin(sorted(self._references()))
             yield preparation.child
             materials = preparation.finish()
             if self._is_another(materials):
@@ -87,14 +87,24 @@ class EngineJobs:
             else:
                 self._add_verification(engines)
 
+    def _references(self) -> set[int]:
+        """Batch sizes whose outputs are needed: those wanted, and the smallest of each engine, which its probe has."""
+        probed = {min(group) for engines in self._lanes for group in self._groups(engines)}
+        return probed.union(*self._wanted.values())
+
+    def _groups(self, engines: LaneEngines) -> list[tuple[int, ...]]:
+        """Batch sizes of each engine of a lane that is wanted."""
+        fixed, lane = self._workload.fixed_batch, engines.lane
+        groups = engines.compiler.engines([fixed] if fixed is not None else list(lane.batch_sizes))
+        return [group for group in groups if self._wanted[lane.id].intersection(group)]
+
     def _find(self, materials: Materials) -> None:
         """Reuse all engines that are found; list the others as lacking."""
-        fixed = self._workload.fixed_batch
         self._parameters = materials["info"]["parameters"] or self._parameters
         for engines in self._lanes:
             lane, engines.impure = engines.lane, materials["behaviour"]["impure"]
-            for group in engines.compiler.engines([fixed] if fixed is not None else list(lane.batch_sizes)):
-                if self._wanted[lane.id].intersection(group) and not set(group) <= engines.made.keys():
+            for group in self._groups(engines):
+                if not set(group) <= engines.made.keys():
                     key = engines.key(group, materials)
                     if not self._of_before(engines, key) and not engines.take(group, key):
                         self._lacking[lane.id][group] = key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,28 @@ def test_an_interrupted_study_goes_on_with_the_cache(tmp_path: Path) -> None:
     assert len(kept(tmp_path)) == 3
     assert kept(tmp_path) == {engine.key for lane in lanes for engine in lane.engines}
     assert all(kept_whole(tmp_path, key) for key in kept(tmp_path))
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_study_whose_engines_are_gone_goes_on_with_the_larger_batch_sizes(tmp_path: Path) -> None:
+    """An engine of several batch sizes needs the smallest for its probe, although that was measured before."""
+    given = study(batch_sizes=[1, 2], cache="off")
+
+    class Stop:
+        ended = 0
+
+        def on_event(self, event: journal.Event) -> None:
+            self.ended += event["event"] == "cell_finished"
+            if self.ended == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(given, tmp_path, observer=Stop())
+    (engines,) = tmp_path.glob("studies/*/engines")
+    shutil.rmtree(engines)
+    outcome = run(given, tmp_path, resume="always")
+    cells = [cell for lane in outcome.record.lanes.values() for cell in lane.cells.values()]
+    assert [(cell.verdict, cell.reason) for cell in cells] == [(Verdict.OK, "")] * 4
 
 
 def onnx_file(path: Path, operator: str) -> None:
