@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -57,11 +58,18 @@ def export(
         )
         return 0
     console = output.console()
-    for engine, why in exported.lacking.items():
-        output.console(stderr=True).print(f"note: engine {engine} is left out: {why}", style="yellow", soft_wrap=True)
+    if exported.lacking:
+        output.console(stderr=True).print(_left_out(exported.lacking), style="yellow", soft_wrap=True)
     signed = f", signed by {exported.signed_by}" if exported.signed_by else ""
     console.print(
         f"{exported.path}: {counted(len(exported.studies), 'study', 'studies')}, {exported.size_bytes / 1e6:.1f} MB{signed}",
         soft_wrap=True,
     )
     return 0
+
+
+def _left_out(lacking: Mapping[str, str]) -> str:
+    engine, why = next(iter(lacking.items()))
+    if len(lacking) == 1:
+        return f"note: engine {engine} is left out: {why}"
+    return f"note: {len(lacking)} engines are left out (--json lists them); the first is {engine}: {why}"
