@@ -86,9 +86,12 @@ def _notes(pivot: Pivot) -> Iterator[str]:
         yield environment_warning(setting)
     if any(number["log_se"] is not None and number["ci_low"] is None for number in about["values"]):
         yield f"a figure may have {NO_INTERVAL}"
+    marks = [f"{BEST} best of its row"] if any(number["best"] for number in about["values"]) else []
     if any(number["tied"] for number in about["values"]):
-        than = "1" if about["relative_to"] else f"the best of its row ({BEST})"
-        yield f"{TIED} cannot be told from {than}: see docs/explanation/comparing.md"
+        than = "1" if about["relative_to"] else "it"
+        marks.append(f"{TIED} cannot be told from {than}: see docs/explanation/comparing.md")
+    if marks:
+        yield "; ".join(marks)
 
 
 def _narrow(sheet: Sheet, spanned: int, width: int) -> Iterator[Sheet]:

@@ -101,23 +101,24 @@ def _outcomes(rows: pd.DataFrame) -> str:
 
 def _notes(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
     bounds = ", ".join(f"{name} {percent(bound)}" for name, bound in about["thresholds"].items())
-    yield f"allowed: {bounds}; beyond that only what {about['tested']} tests together (Holm, 2 %) do not put down to chance"
+    tests = counted(about["tested"], "test")
+    yield f"allowed: {bounds}; a larger loss fails where {tests} together (Holm, 2 %) rule out chance"
     blind = table.loc[table["outcome"] == "could not tell", "notices"].dropna()
     if len(blind):
         least, most = (rounded(100 * float(share), 2) for share in (blind.min(), blind.max()))
-        which = f"of {least} %" if least == most else f"of {least} to {most} %"
-        yield f"could not tell: what is not shown there has to be a change {which} to be noticed; measure with more rounds, or on a quieter machine"
+        which = f"of at least {least} %" if least == most else f"of at least {least} to {most} %"
+        yield f"could not tell: only a change {which} would be noticed there; measure with more rounds, or on a quieter machine"
     cells = {name: set(table.loc[table["metric"] == name, "cell"]) for name in ("speedup", "throughput")}
     if cells["speedup"] - cells["throughput"]:
         yield "a speed-up does not show what slows its baseline as well: --threshold speedup=-3%,throughput=-3% gates that, too"
-    yield "different studies share no rounds: absolute figures are compared, and what happened to the machine in between is in them"
+    yield "the two studies share no rounds: absolute figures are compared, and include how the machine changed in between"
     for known in about["between_studies"]:
         yield (
             f"from study to study, {known['metric']} on {known['device']} differs by {100 * known['deviation']:.2g} % (standard "
             f"deviation) beside what intervals say ({counted(known['figures'], 'cell')} in {known['studies']} earlier studies): allowed for"
         )
     if not about["between_studies"]:
-        yield "how much that is by itself, several earlier studies of the machine would show"
+        yield "several earlier studies of the machine would show how large such changes are"
     if about["machines"]["candidate"] != about["machines"]["baseline"]:
         yield f"machines differ: {', '.join(about['machines']['candidate'])} against {', '.join(about['machines']['baseline'])}"
     if about["changed"]:
