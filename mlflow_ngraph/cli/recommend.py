@@ -19,7 +19,7 @@ from mlflow_ngraph.errors import NO_GOOD_ANSWER, TrackingError, UsageError
 from mlflow_ngraph.metrics import METRICS, metric_title
 from mlflow_ngraph.objectives import BOUNDS, Limit
 from mlflow_ngraph.tables import remarks
-from mlflow_ngraph.tables.sheet import Cell, Column, Part, Sheet, faint, number
+from mlflow_ngraph.tables.sheet import Cell, Column, Part, Sheet, faint, number, prose
 from mlflow_ngraph.text import (
     NO_INTERVAL,
     UNSTEADY_MARK,
@@ -179,7 +179,7 @@ def _parts(table: pd.DataFrame, about: dict[str, Any], alternatives: int, most: 
 def _columns(about: dict[str, Any]) -> list[Column]:
     unit = "" if about["unit"] == "1" else f" [{about['unit']}]"
     return [
-        *(number(""), Column("compiler"), Column("precision"), number("batch")),
+        *(number(""), prose("compiler"), Column("precision"), number("batch")),
         number(f"{metric_title(about['metric'], _over(about, about['metric']))}{unit}"),
         *(number("95 % interval", spare=1), number("costs"), number("costs [95 %]", spare=2)),
         *(map(number, (f"score ({about['fleet']})", "worst on")) if about["fleet"] else ()),

@@ -61,7 +61,14 @@ def show(study: Study, home: Path | None, *, as_json: bool) -> int:
     console = output.console()
     lanes = Sheet(
         "",
-        [prose("workload"), Column("family", spare=1), "compiler", "precision", prose("batch sizes"), number("about")],
+        [
+            prose("workload"),
+            Column("family", spare=1),
+            prose("compiler"),
+            "precision",
+            prose("batch sizes"),
+            number("about"),
+        ],
         [
             (
                 row["label"],

@@ -4,6 +4,7 @@ are many rows, or becomes records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -18,6 +19,7 @@ _STYLES: dict[Tone, str] = {
     "": "", "best": "bold green", "good": "green", "bad": "red", "warning": "yellow", "heading": "bold", "faint": "dim",
     "command": "green",
 }  # fmt: skip
+_CLOSE = re.compile(r",(?=[A-Za-z_])")
 _GAP = 2
 _NARROWEST_PROSE = 24
 _FEW_ROWS = 3
@@ -72,6 +74,8 @@ def _table(console: Console, sheet: Sheet) -> None:
             return
         left_out.append(max(known, key=lambda place: (place in empty, columns[place].spare, place)))
         places.remove(left_out[-1])
+    if breaking:
+        texts = [[_loosened(text, column) for text, column in zip(row, columns, strict=True)] for row in texts]
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_header=any(titles))
     for place, width in zip(places, widths, strict=True):
         column = columns[place]
@@ -91,6 +95,11 @@ def _table(console: Console, sheet: Sheet) -> None:
 
 def _text(cell: Cell) -> Text:
     return Text("\n".join(map(harmless, cell.plain.split("\n"))), style=_STYLES[cell.tone])
+
+
+def _loosened(text: Text, column: Column) -> Text:
+    """Text whose lists without blanks, such as the flags of a compiler, break after a comma and not within a word."""
+    return Text(_CLOSE.sub(", ", text.plain), style=text.style) if column.prose else text
 
 
 def _widths(

@@ -26,7 +26,7 @@ def trust_option(command: F) -> F:
     return click.option(
         "--trust",
         metavar="FILE|any",
-        help="Whom to believe; by default $NGRAPH_TRUST, else trust.yaml in the home directory, else anybody.",
+        help="Whom to trust; by default $NGRAPH_TRUST, else trust.yaml in the home directory, else anybody.",
     )(command)
 
 

@@ -98,7 +98,7 @@ class Trusted:
     signer: str | None
     """Name of the signer in the rules."""
     by_rule: bool
-    """False where nobody has written rules, and so everybody is believed."""
+    """False where nobody has written rules, and so everybody is trusted."""
 
     @property
     def found(self) -> str:
@@ -106,8 +106,8 @@ class Trusted:
         if self.signer:
             return f"signed by {self.signer} ({self.key})"
         if self.key:
-            return f"signed by {self.key}, whom no rule names; {self.source} is believed anyway"
-        return f"not signed; {self.source} is believed"
+            return f"signed by {self.key}, whom no rule names; {self.source} is trusted anyway"
+        return f"not signed; {self.source} is trusted"
 
 
 def require(manifest: bytes, signature: bytes | None, source_uri: str | Path, rules: Rules) -> Trusted:
@@ -172,7 +172,7 @@ def load(given: str | Path | None = None, home: str | Path | None = None) -> Rul
                 raise UsageError(f"the trust rules {other} are not read: rename the file to {FILE}")
             return EVERYTHING
         if problem := exposed(Path(os.path.realpath(path, strict=True))):
-            raise UsageError(f"cannot believe the trust rules: {problem}; chmod go-w, or chown it")
+            raise UsageError(f"cannot use the trust rules: {problem}; chmod go-w, or chown it")
         content = documents.from_yaml(path)
     except OSError as error:
         raise UsageError(f"cannot read the trust rules {path}: {error.strerror}") from None

@@ -49,7 +49,7 @@ def require(manifest: Manifest, digest: str, trusted: Trusted, run: bool, home: 
     elif not mark.is_file() and not _compiled_here(manifest, place):
         raise EngineError(
             f"{manifest.shown}: {kind(manifest)}, and no rule allows it: to run it give --run (run=True), or say whom you "
-            f"believe in {place / FILE}"
+            f"trust in {place / FILE}"
         )
 
 

@@ -179,7 +179,7 @@ def sheet(record: StudyRecord) -> Sheet:
     return Sheet(
         "",
         [
-            *(prose("workload"), number("batch"), "compiler"),
+            *(prose("workload"), number("batch"), prose("compiler")),
             *(["precision"] if several else []),
             *(number(f"{speedup} [95 %]"), number("samples/s [95 %]", spare=1), number("p50 ms")),
             *(number("p99 ms", spare=2), number("CPU %", spare=4), number("compile s", spare=3)),

@@ -1,6 +1,6 @@
-"""The door through which an engine's manifest comes from a tracking server before anything of the engine is used.
+"""Fetch and check the manifest of an engine on a tracking server, before any other file of it is loaded.
 
-The manifest must be the one that was logged, its signature must be one of it, and the rules must believe the server or
+The manifest must be the one that was logged, its signature must be one of it, and the rules must trust the server or
 the signer. Everything else in a package follows from its manifest, so nothing that stays outside here is ever loaded.
 """
 

@@ -69,6 +69,17 @@ def test_of_many_rows_a_table_breaks_the_words_of_sentences() -> None:
         assert re.sub(r"\s", "", stream.getvalue()).count("mlflow.db") == count
 
 
+def test_of_many_rows_flags_go_on_after_a_comma() -> None:
+    rows = [(f"model-{number}", "tvm[cost_model=xgb,early_stopping=150,trials=1,500]", "3 h") for number in range(5)]
+    stream = io.StringIO()
+    tables.show(Console(file=stream, width=45), Sheet("", ["model", prose("compiler"), number("about")], rows))
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    assert lines[0] == ["model", "compiler", "about"]
+    assert ["model-0", "tvm[cost_model=xgb,", "3", "h"] in lines
+    assert ["early_stopping=150,"] in lines
+    assert ["trials=1,500]"] in lines
+
+
 def test_columns_without_content_go_first_and_without_a_word() -> None:
     stream = io.StringIO()
     columns = ("name", number("interval", spare=2), number("energy", spare=1), number("power", spare=1))

@@ -76,7 +76,7 @@ def test_the_first_rule_that_fits_decides() -> None:
     )
     with pytest.raises(EngineError, match="http://one are not trusted: the rule for http://one refuses it"):
         require(MANIFEST, None, "http://one", found)
-    assert require(MANIFEST, None, "http://two", found).found == "not signed; http://two is believed"
+    assert require(MANIFEST, None, "http://two", found).found == "not signed; http://two is trusted"
     assert require(MANIFEST, None, "sqlite:////x/y", EVERYTHING).source == "sqlite:////x/y"
     with pytest.raises(EngineError, match="no rule allows it"):
         require(MANIFEST, None, "https://three", found)

@@ -102,7 +102,7 @@ def test_a_study_is_on_another_server_what_it_is_on_its_own(
     assert arrived == {path: digest for path, digest in files(measured).items() if path in arrived}
     assert {path for path in arrived if path.startswith("engines/")}
     assert parse(yaml.safe_load((directory / home.STUDY_FILE).read_text())) == parse(STUDY)
-    assert (directory / home.IMPORTED_FROM).read_text() == f"{archive}: not signed; {archive.as_uri()} is believed"
+    assert (directory / home.IMPORTED_FROM).read_text() == f"{archive}: not signed; {archive.as_uri()} is trusted"
     assert cli(command) == 0, "again"
     assert server(sqlite_uri) == before
     assert [path.name for path in (tmp_path / "lab" / "studies").iterdir()] == [measured.name], "nothing else is left"

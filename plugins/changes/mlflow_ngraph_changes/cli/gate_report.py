@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 _SHOWN = 40
 """Rows of a summary: nobody reads more, and platforms cut comments."""
 _COLUMNS = (
-    *("outcome", "device", prose("workload"), "compiler", "precision", number("batch"), "metric", number("baseline")),
+    *(
+        "outcome",
+        "device",
+        prose("workload"),
+        prose("compiler"),
+        "precision",
+        number("batch"),
+        "metric",
+        number("baseline"),
+    ),
     *(number("candidate"), number("change"), Column("95 % interval", spare=1), prose("reason")),
 )
 _TONES: dict[str, Tone] = {"passed": "good", "failed": "bad", "could not tell": "warning"}
