@@ -1,4 +1,4 @@
-"""Figures of the tidy table with errors, and Holm's correction for multiple tests.
+"""Values, errors and intervals of a metric from the tidy table, and Holm's correction of p-values.
 
 Errors and degrees of freedom are columns of the table, estimated from rounds.
 """

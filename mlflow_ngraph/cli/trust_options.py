@@ -1,4 +1,4 @@
-"""Options for signatures and trust."""
+"""The options ``--sign``, ``--trust`` and ``--run``, and the reading of a private key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Common base of the three PyTorch adapters. Imports no torch."""
+"""Common base of the adapters torch-compile, torchscript and identity (eager). Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child process that tries an engine for `engines.load_check`.
+"""Child process of `engines.load_check`: load an engine, compare its outputs with its probe's, and time it.
 
 A runtime may crash on an engine, or silently compute something else. So an engine is tried in a process of its own
 before anybody relies on it. The first request has the engine's specification, upon which the runtime is imported; the

@@ -1,4 +1,4 @@
-"""CPU use of a process and of all others, with the error of the clocks that count it.
+"""CPU shares of a process and of all others, computed from sensor readings, with their errors.
 
 The kernel charges the running process when its clock ticks: the machine's time is sampled once a tick. A process reads
 its own time exactly for the asking thread, and up to the last tick for threads on other processors. Both may be far off

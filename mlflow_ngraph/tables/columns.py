@@ -1,4 +1,6 @@
-"""Columns, types and metrics of the tidy table. Imports little, because verbs that only read start here."""
+"""Cast tidy tables to the documented column types, and list their metrics. Imports little, because verbs that only
+read start here.
+"""
 
 from __future__ import annotations
 

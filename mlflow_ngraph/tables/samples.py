@@ -1,4 +1,4 @@
-"""The raw samples of a study: one row per iteration."""
+"""Data frame of the raw samples of a study record: one row per timed iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find Python code of a model that reads data: `if x.sum() > 0`, `int(x.max())`, `x.tolist()`.
+"""Run a model once, and list the places where Python reads its data: `if x.sum() > 0`, `int(x.max())`.
 
 A trace records what Python did for one input, and repeats it for every other. Shapes are no data, because an engine is
 made for a batch size, except data-dependent ones: `len(x.nonzero())`. Imports torch: for child processes only.

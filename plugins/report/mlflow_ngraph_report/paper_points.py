@@ -1,4 +1,4 @@
-"""Numbers with a counterpart in the paper's tables 3, 6, 7 and 8."""
+"""Pairs of a measured number and the paper's, for its tables 3, 6, 7 and 8."""
 
 from __future__ import annotations
 

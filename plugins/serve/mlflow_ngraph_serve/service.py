@@ -1,4 +1,4 @@
-"""Engine behind a queue: loaded and warmed up in the background."""
+"""A served engine with its request queue: start, readiness, requests, stop."""
 
 from __future__ import annotations
 
