@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,8 @@ _FILL, _SMALLEST_FILL = 32.0, 1e3
 size: what saturates, such as a softmax, gives smaller ones."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
+_AT_ONCE = 2**18
+"""Numbers that are compared at once, unless a sample has more."""
 _UNDERFLOWS = {np.dtype(np.float32): 2.0**-126, np.dtype(np.complex64): 2.0**-126}
 """The smallest normal number, by type: many kernels give zero for what is smaller."""
 
@@ -156,30 +159,73 @@ def errors(ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any]) -> Rou
         wrong = np.asarray((ours != native) & (ours != truth))
         return Rounding(0.0, 0.0, float(wrong.mean()) if wrong.size else 0.0)
     judging = judged(truth, native)
-    mine, true, own = rows(ours)[judging], rows(truth)[judging], rows(native)[judging]
-    if not true.size:
+    if not truth.size or not judging.any():
         return Rounding(0.0, 0.0)
-    largest_number = float(np.finfo(native.dtype).max)
-    with np.errstate(invalid="ignore"):
-        beyond_numbers = ~np.isfinite(true) | (np.abs(true) > largest_number)
-    meant: NDArray[np.bool_] = beyond_numbers & (mine == np.copysign(np.inf, true))
-    mine, true, own = (np.where(meant, 0.0, array) for array in (mine, true, own))
-    if not (np.isfinite(mine).all() and np.isfinite(true).all()):
-        return Rounding(float("inf"), float("inf"))
-    difference, sizes = np.abs(mine - true), np.abs(true)
-    difference = np.where(difference < _underflow(native), 0.0, difference)
-    filled = fills(true, own)
-    largest = np.where(filled, 0.0, sizes).max(axis=1, keepdims=True)
-    scales = np.where(filled, sizes, np.maximum(largest, _SMALL * largest.max()))
-    relative = np.divide(difference, scales, out=np.where(difference > 0, np.inf, 0.0), where=scales > 0)
-    return Rounding(float(relative.max()), float(np.sqrt(np.square(np.minimum(relative, 1e100)).mean())))
+    samples = partial(_judged_samples, ours, truth, native, judging)
+    fill = math.inf if _is_ordinary(truth) else _fill((true, own) for _, true, own in samples())
+    largest = [_sizes(true, own, fill).max(axis=1, keepdims=True) for _, true, own in samples()]
+    smallest_scale = _SMALL * max(float(sizes.max()) for sizes in largest)
+    worst = squares = 0.0
+    for sizes, (mine, true, own) in zip(largest, samples(), strict=True):
+        difference = np.abs(np.subtract(mine, true, dtype=np.float64))
+        if not np.isfinite(difference).all():
+            return Rounding(float("inf"), float("inf"))
+        difference[difference < _underflow(native)] = 0.0
+        scales = np.maximum(sizes.astype(np.float64), smallest_scale)
+        if fill < math.inf:
+            scales = np.where(_are_fills(true, own, fill), np.abs(true), scales)
+        if scales.all():
+            relative = difference / scales
+        else:
+            relative = np.divide(difference, scales, out=np.where(difference > 0, np.inf, 0.0), where=scales > 0)
+        worst = max(worst, float(relative.max()))
+        squares += float(np.square(np.minimum(relative, 1e100)).sum())
+    return Rounding(worst, math.sqrt(squares / (int(judging.sum()) * flat(truth).shape[1])))
+
+
+def _judged_samples(
+    ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any], judging: NDArray[np.bool_]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    """Rows of the samples that can judge; an infinity in the place of a number beyond the type's is 0 on all sides."""
+    arrays = [flat(array) for array in (ours, truth, native)]
+    for places in blocks(arrays[0]):
+        told = judging[places]
+        mine, true, own = (array[places] for array in arrays)
+        if not told.all():
+            mine, true, own = mine[told], true[told], own[told]
+        if not told.any():
+            continue
+        if not _is_ordinary(true):
+            meant = ~(np.abs(true) <= float(np.finfo(native.dtype).max)) & (mine == np.copysign(np.inf, true))
+            mine, true, own = (np.where(meant, 0.0, array) for array in (mine, true, own))
+        yield mine, true, own
+
+
+def _sizes(truth: NDArray[Any], native: NDArray[Any], fill: float) -> NDArray[Any]:
+    """Sizes of the numbers that are no fills; 0 for those that are."""
+    sizes = np.abs(truth)
+    return sizes if fill == math.inf else np.where(_are_fills(truth, native, fill), 0.0, sizes)
 
 
 def fills(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
     """Mask of large numbers that stand in the place of others: the truth has them to the last digit, as nothing that is computed."""
-    same = truth == native
-    computed = np.abs(np.where(same, 0.0, truth)).max(initial=0.0)
-    found: NDArray[np.bool_] = same & (np.abs(truth) > max(_FILL * computed, _SMALLEST_FILL)) & (computed > 0)
+    return np.zeros(truth.shape, bool) if _is_ordinary(truth) else _are_fills(truth, native, _fill([(truth, native)]))
+
+
+def _is_ordinary(truth: NDArray[Any]) -> bool:
+    """True if all are numbers, and too small for fills: without a copy, as almost all outputs are."""
+    numbers = flat(truth)
+    return not numbers.size or bool(-_SMALLEST_FILL <= numbers.min() and numbers.max() <= _SMALLEST_FILL)
+
+
+def _fill(samples: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> float:
+    """Size above which numbers that the truth and the model share are fills."""
+    computed = max((float(np.abs(true[true != own]).max(initial=0.0)) for true, own in samples), default=0.0)
+    return max(_FILL * computed, _SMALLEST_FILL) if computed > 0 else math.inf
+
+
+def _are_fills(truth: NDArray[Any], native: NDArray[Any], fill: float) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (truth == native) & (np.abs(truth) > fill)
     return found
 
 
@@ -190,6 +236,8 @@ def without_fills(
     if exact is None or [array.shape for array in outputs] != [array.shape for array in reference]:
         return outputs, reference
     same = [fills(truth, own) & (array == own) for truth, own, array in zip(exact, reference, outputs, strict=True)]
+    if not any(filled.any() for filled in same):
+        return outputs, reference
     mine, theirs = (
         [np.where(filled, 0, array).astype(array.dtype) for filled, array in zip(same, part, strict=True)]
         for part in (outputs, reference)
@@ -199,8 +247,8 @@ def without_fills(
 
 def judged(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
     """Mask of samples that can judge an engine: the model gives numbers, and overflows only where the truth does."""
-    if native.dtype.kind not in "fc":
-        return np.ones(len(rows(native)), bool)
+    if native.dtype.kind not in "fc" or (np.isfinite(native).all() and np.isfinite(truth).all()):
+        return np.ones(len(flat(native)), bool)
     own, true = rows(native), rows(truth)
     with np.errstate(invalid="ignore"):
         overflows = np.isinf(own) & (np.abs(true) <= float(np.finfo(native.dtype).max))
@@ -288,20 +336,31 @@ def _compare_exactly(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
 
 
 def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
-    underflow = _underflow(theirs)
-    ours, theirs = rows(ours), rows(theirs)
     if not theirs.size:
         return EXACT
+    mine, own = flat(ours), flat(theirs)
+    parts = [_by_sample(rows(mine[places]), rows(own[places]), _underflow(theirs)) for places in blocks(own)]
+    errors, sizes, top1, cosines = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if np.isnan(errors).any():
+        return Parity(float("nan"), float("nan"), float("nan"), 0.0)
+    return Parity(float(errors.max()), _relative(errors, sizes), float(cosines.min()), float(top1.mean()))
+
+
+def _by_sample(ours: NDArray[np.float64], theirs: NDArray[np.float64], underflow: float) -> tuple[NDArray[Any], ...]:
+    """Largest error of each sample, the size of its reference, whether its largest outputs are at one place, and the cosine.
+
+    NaN is the error of a sample that is infinite or NaN on one side alone.
+    """
     # What the model means, such as the infinity of a masked score or NaN for a sample that has no answer, is no error
     # where both have it; all others are.
-    meant = ~np.isfinite(theirs) & ((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
-    ours, theirs = np.where(meant, 0.0, ours), np.where(meant, 0.0, theirs)
-    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
-        return Parity(float("nan"), float("nan"), float("nan"), 0.0)
+    if not (np.isfinite(theirs).all() and np.isfinite(ours).all()):
+        meant = ~np.isfinite(theirs) & ((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
+        ours, theirs = np.where(meant, 0.0, ours), np.where(meant, 0.0, theirs)
+        if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+            return (np.full(len(ours), np.nan),) * 4
     ours = np.where(np.abs(ours - theirs) < underflow, theirs, ours)
     errors, sizes = np.abs(ours - theirs).max(axis=1), np.abs(theirs).max(axis=1)
-    top1 = (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean()
-    return Parity(float(errors.max()), _relative(errors, sizes), float(_cosines(ours, theirs).min()), float(top1))
+    return errors, sizes, ours.argmax(axis=1) == theirs.argmax(axis=1), _cosines(ours, theirs)
 
 
 def _underflow(output: NDArray[Any]) -> float:
@@ -337,11 +396,21 @@ def _near_one(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rows(array: NDArray[Any]) -> NDArray[np.float64]:
-    """Reshape to a matrix with one row a sample; a scalar is one sample."""
+    """Reshape to a matrix in double precision with one row a sample; a scalar is one sample."""
+    return np.asarray(flat(array), dtype=np.float64)
+
+
+def flat(array: NDArray[Any]) -> NDArray[Any]:
+    """The same in the array's own type, without a copy unless it is complex: the two parts of each number are columns."""
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)
-    wide = np.asarray(array, dtype=np.float64)
-    return wide.reshape(wide.shape[0], math.prod(wide.shape[1:])) if wide.ndim > 1 else wide.reshape(wide.size, 1)
+    return array.reshape(array.shape[0], math.prod(array.shape[1:])) if array.ndim > 1 else array.reshape(array.size, 1)
+
+
+def blocks(matrix: NDArray[Any]) -> Iterator[slice]:
+    """Rows of a matrix, a few at a time: copies of all outputs of a batch may take gigabytes, and no cache of a processor."""
+    step = max(1, _AT_ONCE // max(1, matrix.shape[1]))
+    return (slice(start, start + step) for start in range(0, len(matrix), step))
 
 
 def worse(one: Parity, other: Parity) -> Parity:

@@ -45,16 +45,18 @@ def _numbers(band: Band) -> list[int]:
 def _of_one(arrays: Sequence[NDArray[Any]]) -> Band | None:
     if any(array.dtype.kind != "f" for array in arrays):
         return None
-    several = [parity.rows(array) for array in arrays]
-    if len({rows.shape[1] for rows in several}) > 1:
-        return None
-    rows = np.abs(np.concatenate(several))
-    rows = rows[np.isfinite(rows).all(axis=1)]
-    largest = rows.max(axis=1, initial=0.0, keepdims=True)
-    if not largest.any():
+    several = [parity.flat(array) for array in arrays]
+    if len({samples.shape[1] for samples in several}) > 1:
         return None
     # How large each element is beside the largest of its sample, at most.
-    shares = np.divide(rows, largest, out=np.zeros_like(rows), where=largest > 0).max(axis=0)
+    shares = np.zeros(several[0].shape[1])
+    for samples, places in ((samples, places) for samples in several for places in parity.blocks(samples)):
+        sizes = np.abs(samples[places], dtype=np.float64)
+        largest = sizes.max(axis=1, initial=0.0, keepdims=True)
+        usable = (np.isfinite(largest) & (largest > 0))[:, 0]
+        np.maximum(shares, (sizes[usable] / largest[usable]).max(axis=0, initial=0.0), out=shares)
+    if not shares.any():
+        return None
     with np.errstate(divide="ignore"):
         band = np.minimum(-np.log(shares) / np.log(WIDTH), MOST).astype(np.int8)
     return band if band.any() else None

@@ -39,7 +39,7 @@ _DRAWS = 6
 SECONDS = 4.0
 """Time limit of the baseline for the trials of a batch size, beyond the first few."""
 _ENOUGH_SAMPLES = 32
-"""Samples of two trials or more from which on the time limit holds: each of a large batch has its own values."""
+"""Samples, the example's among them, from which on the time limit holds: each of a large batch has its own values."""
 _BYTES = 256 * 2**20
 """Size limit on disk of the outputs of the trials of a batch size."""
 
@@ -169,17 +169,25 @@ def collect(
         outputs = _accepted(baseline.run, drawn)
         return kind, drawn, outputs, time.perf_counter() - began
 
-    usual = {number: ran(number) for number in _usual(own_batches(inputs, batch, given))}
+    start = time.perf_counter()
+    # With the example they are enough samples.
+    fewest = min(FEWEST, max(1, -(-_ENOUGH_SAMPLES // batch) - 1))
+    usual: dict[int, tuple[str, Arrays, Arrays | None, float]] = {}
+    for number in _usual(own_batches(inputs, batch, given)):
+        if len(usual) >= fewest and time.perf_counter() - start > SECONDS:
+            break
+        usual[number] = ran(number)
     trials.bands = _bands([reference, *(outputs for _, _, outputs, _ in usual.values() if outputs is not None)])
     trials.example, exact = observed(baseline, -1, "example", example, reference, trials.bands)
     trials.example_exact = exact
     calls: list[float] = []
-    start, size = time.perf_counter(), max(1, 3 * sum(array.nbytes for array in reference))
-    most = max(FEWEST, min(MOST, _BYTES // size))
-    fewest = min(FEWEST, max(2, -(-_ENOUGH_SAMPLES // batch)))
+    size = max(1, 3 * sum(array.nbytes for array in reference))
+    most = max(fewest + 1, min(MOST, _BYTES // size))
     for number in range(MOST):
         taken = len(trials.trials)
-        if taken >= most or (taken >= fewest and time.perf_counter() - start > SECONDS):
+        # One more where rounding decides the outputs of one.
+        enough = fewest + any(not any(one and one.tells for one in trial.rounding) for trial in trials.trials)
+        if taken >= most or (taken >= enough and time.perf_counter() - start > SECONDS):
             break
         kind, drawn, outputs, spent = usual.pop(number) if number in usual else ran(number)
         if outputs is None:
@@ -289,7 +297,9 @@ def _is_another_function(exact: Arrays, outputs: Arrays, several: Sequence[tuple
     where a transformer's input is padded. Samples that overflow in the model alone tell nothing.
     """
     for index, output in enumerate(outputs):
-        told = parity.judged(exact[index], output)
+        judged = parity.judged(exact[index], output)
+        # A view where it can be: copies of all outputs take gigabytes.
+        told = slice(None) if judged.all() else judged
         own, true, *others = (
             np.atleast_1d(array)[told] for array in (output, exact[index], *(moved[index] for _, moved in several))
         )
