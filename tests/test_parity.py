@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
@@ -306,3 +307,22 @@ def test_what_is_smaller_than_a_normal_number_may_be_zero() -> None:
     assert verdict([flushed], [native]) is None
     assert parity.errors(wrong, truth, native).largest > 1.0
     assert verdict([wrong], [native]) is not None
+
+
+@settings(max_examples=60)
+@given(SEEDS, st.integers(1, 5), st.integers(1, 9), st.integers(1, 20), st.sampled_from((np.float16, np.float32)))
+def test_how_many_numbers_are_compared_at_once_changes_nothing(seed, samples, width, at_once, dtype):
+    rng = np.random.default_rng(seed)
+    truth = rng.standard_normal((samples, width)) * 10 ** rng.uniform(-3, 3)
+    native = truth.astype(dtype)
+    ours = native * (1 + rng.standard_normal(native.shape) / 100).astype(dtype)
+    for array in (truth, native, ours)[: rng.integers(4)]:
+        array[rng.random(native.shape) < 0.2] = rng.choice([np.inf, np.nan, 0.0, -6e4])
+
+    def found():
+        return [*astuple(parity.errors(ours, truth, native)), *astuple(parity.compare([ours], [native]))]
+
+    at_once_all = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parity, "_AT_ONCE", at_once)
+        assert found() == pytest.approx(at_once_all, rel=1e-12, nan_ok=True)
