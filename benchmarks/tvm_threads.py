@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.compilers.base import Target
-from mlflow_ngraph.compilers.tvm.adapter import TVM
-from mlflow_ngraph.compilers.tvm.flags import TVMFlags
+from mlflow_ngraph_tvm.adapter import TVM
+from mlflow_ngraph_tvm.flags import TVMFlags
 from mlflow_ngraph.devices.processors import available
 from mlflow_ngraph.execute import worker
 from mlflow_ngraph.processes import environment

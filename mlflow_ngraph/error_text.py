@@ -98,7 +98,7 @@ _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n[ \t]+(\S.*)')
 _NOT_THE_MODEL = re.compile(r"^code/__torch__|/torch/|^<")
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"(),]+/)+")
 """Folders of an absolute path."""
-_MACHINERY = ("torch", "torchvision", "sympy", "numpy", "mlflow_ngraph")
+_MACHINERY = ("torch", "torchvision", "sympy", "numpy", "mlflow_ngraph", "mlflow_ngraph_onnx")
 """Packages whose functions a model calls, or that call it."""
 
 

@@ -187,7 +187,7 @@ class EngineSpec(FrozenModel):
         return spec
 
 
-_OF_SCHEME = {"timm": ("timm", "torchvision"), "onnx": ("onnx",)}
+_OF_SCHEME = {"timm": ("timm", "torchvision"), "onnx": ("onnx", "mlflow-ngraph-onnx")}
 """Distributions without which a live module of a workload cannot be built again, by the workload's scheme."""
 
 

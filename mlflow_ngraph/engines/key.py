@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ SCHEMA = 2
 _HERE = Path(__file__).resolve().parent.parent
 _OURS = (_HERE / "compilers", _HERE / "workloads")
 """The code that every compilation goes through."""
+_CONVERTER = "mlflow_ngraph_onnx"
+"""The plugin that makes modules of ONNX files."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,9 @@ def _counted(compiler: Compiler[Any], target: Target) -> dict[str, Any]:
 def _code_digest(kind: type[Compiler[Any]]) -> str:
     """sha256 of the Python files that compile: a version number alone would hide a change in a checkout."""
     digest = hashlib.sha256()
-    for root in sorted({*_OURS, _home(kind)}):
+    converter = find_spec(_CONVERTER)
+    places = map(Path, converter.submodule_search_locations or ()) if converter is not None else ()
+    for root in sorted({*_OURS, *places, _home(kind)}):
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
             name = path.name if root.is_file() else path.relative_to(root.parent).as_posix()
             digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())

@@ -28,7 +28,7 @@ ENGINE_DIRECTORY = "engine"
 _WITHIN = f"{ENGINE_DIRECTORY}/"
 _OF_MLFLOW = re.compile(
     r"MLmodel|requirements\.txt|conda\.yaml|python_env\.yaml|README\.md|registered_model_meta"
-    r"|wheels/mlflow_ngraph-[\w.]+-\w+-py3-none-any\.whl",
+    r"|wheels/mlflow_ngraph(_onnx|_tvm)?-[\w.]+-\w+-py3-none-any\.whl",
     re.ASCII,
 )
 MAX_BYTES = 16 << 20

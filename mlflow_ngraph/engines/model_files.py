@@ -18,7 +18,7 @@ from mlflow_ngraph import documents
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import FILE, Manifest, is_of_mlflow
-from mlflow_ngraph.engines.wheel import has_files, wheel
+from mlflow_ngraph.engines.wheel import has_files, is_plugin, wheel
 from mlflow_ngraph.errors import DependencyError, EngineError
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
@@ -127,7 +127,7 @@ def _is_known(path: Path, directory: Path, manifest: Manifest) -> bool:
     if _is_packaged(path, directory, manifest):
         return True
     try:
-        name, content = wheel()
+        name, content = wheel(path.name.partition("-")[0].replace("_", "-"))
     except DependencyError:
         return False
     try:
@@ -152,11 +152,14 @@ def _strange(lines: Sequence[str], directory: Path, manifest: Manifest) -> str:
         return f"{shortened(strange)} is no distribution with a version"
     if _is_packaged(directory / REQUIREMENTS, directory, manifest):
         return ""
-    runtime = [f"{name}=={version}" for name, version in manifest.spec.packages.items()]
+    packages = manifest.spec.packages.items()
+    runtime = [f"{name}=={version}" for name, version in packages if not is_plugin(name)]
     others = [line for line in lines if line not in runtime and not _OWN.fullmatch(line)]
     if others:
         return f"{shortened(others[0])} is not in the manifest"
+    plugins = [f"./{WHEELS}/{name.replace('-', '_')}-" for name, _ in packages if is_plugin(name)]
     lacking = [line for line in runtime if line not in lines]
+    lacking += [begin for begin in plugins if not any(line.startswith(begin) for line in lines)]
     return f"{shortened(lacking[0])} lacks" if lacking else ""
 
 

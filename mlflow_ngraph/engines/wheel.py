@@ -12,6 +12,7 @@ import hashlib
 import io
 import zipfile
 import zlib
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -21,12 +22,24 @@ from mlflow_ngraph.errors import DependencyError
 from mlflow_ngraph.version import __version__
 
 _CORE = "mlflow-ngraph"
+ENGINE_PLUGINS = (f"{_CORE}-onnx", f"{_CORE}-tvm")
+"""Plugins that engines need."""
 _LEFT = "__pycache__"
 """Files that Python generates; everything else belongs to the package."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: equal files make equal wheels."""
 _LISTED_BYTES, _END_BYTES = 46, 22
 """Sizes of a member in the list of a zip, beside its name, and of the record at its end."""
+
+
+def is_plugin(name: str) -> bool:
+    """True if a distribution is a plugin of this project that engines need, which need not be on an index either."""
+    return name in ENGINE_PLUGINS
+
+
+def wheels_of(packages: Iterable[str]) -> list[tuple[str, bytes]]:
+    """Wheels of this package, and of the plugins among the distributions that an engine needs."""
+    return [wheel(), *(wheel(name) for name in sorted(packages) if is_plugin(name))]
 
 
 @cache
@@ -38,16 +51,16 @@ def wheel(name: str = _CORE) -> tuple[str, bytes]:
     Raises `DependencyError` if the distribution, this one or a plugin, is not installed with metadata.
     """
     package = name.replace("-", "_")
-    root = Path(str(resources.files(package))).resolve()
+    try:
+        installation = distribution(name)
+        root = Path(str(resources.files(package))).resolve()
+    except (PackageNotFoundError, ModuleNotFoundError):
+        raise DependencyError(f"{name} is not installed: pip install it, so that models know what it needs") from None
     files = {
         f"{root.name}/{path.relative_to(root).as_posix()}": path.read_bytes()
         for path in sorted(root.rglob("*"))
         if path.is_file() and _LEFT not in path.parts
     }
-    try:
-        installation = distribution(name)
-    except PackageNotFoundError:
-        raise DependencyError(f"{name} is not installed: pip install it, so that models know what it needs") from None
     stem = f"{package}-{__version__}"
     about = f"{stem}.dist-info"
     files[f"{about}/METADATA"] = _metadata(installation).encode()

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.model_files import CONDA, FLAVOR, LOADER, MODEL, PYTHON_ENV, REQUIREMENTS, WHEELS, flavor
-from mlflow_ngraph.engines.wheel import wheel
+from mlflow_ngraph.engines.wheel import is_plugin, wheels_of
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def write(
 
     if pip_requirements is None:
         wanted = [*requirements(spec), *extra_pip_requirements]
-        name, content = wheel()
         (directory / WHEELS).mkdir(exist_ok=True)
-        (directory / WHEELS / name).write_bytes(content)
+        for name, content in wheels_of(spec.packages):
+            (directory / WHEELS / name).write_bytes(content)
     else:
         wanted = [*pip_requirements, *extra_pip_requirements]
     _text(directory / REQUIREMENTS, "".join(f"{line}\n" for line in wanted))
@@ -57,13 +57,13 @@ def write(
 
 
 def requirements(spec: EngineSpec) -> list[str]:
-    """Requirements of an engine for pip: MLflow, this package from its wheel, and the engine's runtime."""
+    """Requirements of an engine for pip: MLflow, this package and its plugins from wheels, and the engine's runtime."""
     import mlflow
 
     return [
         f"mlflow=={mlflow.__version__}",
-        f"./{WHEELS}/{wheel()[0]}",
-        *(f"{name}=={version}" for name, version in sorted(spec.packages.items())),
+        *(f"./{WHEELS}/{name}" for name, _ in wheels_of(spec.packages)),
+        *(f"{name}=={version}" for name, version in sorted(spec.packages.items()) if not is_plugin(name)),
     ]
 
 

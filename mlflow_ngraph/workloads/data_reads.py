@@ -41,7 +41,8 @@ _OF_SHAPE = (
 _OF_META = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_contiguous", "size", "stride", "dim")
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
-_ONNX = _OURS / "workloads" / "onnx_torch"
+_CONVERTER = "mlflow_ngraph_onnx"
+"""The plugin whose modules run the nodes of an ONNX graph."""
 
 
 @dataclass
@@ -177,7 +178,7 @@ def _place() -> str:
     """Innermost line that is neither torch's nor of this package."""
     for frame in reversed(traceback.extract_stack()):
         path = Path(frame.filename).resolve()
-        if path.is_relative_to(_ONNX):
+        if path.parent.name == _CONVERTER:
             return "a node of the ONNX graph whose shape or index depends on the data"
         if not path.is_relative_to(_OURS) and not path.is_relative_to(_TORCH) and not frame.filename.startswith("<"):
             return f"{path.name}:{frame.lineno}: {frame.line or ''}".rstrip(": ")

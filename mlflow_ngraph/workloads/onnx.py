@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from mlflow_ngraph.entry_points import load_plugin
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 
 _COPY = Path("source")
 """Directory of the copy within the materials; it holds nothing but the file and its external data."""
+
+
+def convert(path: Path) -> torch.nn.Module:
+    """The graph of an ONNX file as a PyTorch module, by the plugin for it.
+
+    Raises `UnsupportedError` for what PyTorch has no operator for, and `DependencyError` without the plugin.
+    """
+    wanted = "running an ONNX file in PyTorch"
+    module: torch.nn.Module = load_plugin("mlflow-ngraph-onnx", "mlflow_ngraph.converters", "onnx", wanted)(path)
+    return module
 
 
 class OnnxWorkload(FileWorkload):
@@ -40,16 +51,12 @@ class OnnxWorkload(FileWorkload):
 
     def module(self) -> torch.nn.Module:
         """The graph as a module that runs it node by node; raises `UnsupportedError` where PyTorch cannot."""
-        from mlflow_ngraph.workloads.onnx_torch.converter import convert
-
         inputs = self.inputs()
         module = convert(self._path)
         _try(module, inputs, self.samples())
         return module
 
     def skeleton(self) -> torch.nn.Module:
-        from mlflow_ngraph.workloads.onnx_torch.converter import convert
-
         return convert(self._path)
 
     def localise(self, directory: Path) -> OnnxWorkload:

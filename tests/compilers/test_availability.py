@@ -7,7 +7,7 @@ import pytest
 
 from mlflow_ngraph.compilers import host
 from mlflow_ngraph.compilers.registry import COMPILERS
-from mlflow_ngraph.compilers.tvm.adapter import TVM
+from mlflow_ngraph_tvm.adapter import TVM
 
 BUILT_IN = ["identity", "torchscript", "torch-compile", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx", "tvm"]
 
@@ -47,7 +47,7 @@ def test_a_module_without_a_distribution_is_not_installed(monkeypatch: pytest.Mo
 
 
 def test_tvm_says_when_its_tuning_would_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlflow_ngraph.compilers.tvm.adapter.version", lambda name: "9.9")
+    monkeypatch.setattr("mlflow_ngraph_tvm.adapter.version", lambda name: "9.9")
     found = TVM.availability()
     assert found.available
     assert "apache-tvm-ffi==" in found.hint

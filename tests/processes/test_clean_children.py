@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from mlflow_ngraph import torchvision_hook
-from mlflow_ngraph.compilers.tvm import kernels, pool
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.execute import worker
 from mlflow_ngraph.processes import environment, fork_server
 from mlflow_ngraph.processes.child import Child
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph_bisect import reproduction
+from mlflow_ngraph_tvm import kernels, pool
 
 ROOT = Path(__file__).parents[2]
 CLEAN = {
     *("mlflow_ngraph/processes/starting.py", "mlflow_ngraph/processes/fork_server.py"),
     *("mlflow_ngraph/processes/fork_server_child.py", "mlflow_ngraph/processes/warden.py"),
-    *("mlflow_ngraph/compilers/tvm/pool.py", "mlflow_ngraph/compilers/tvm/kernels.py"),
+    *("plugins/tvm/mlflow_ngraph_tvm/pool.py", "plugins/tvm/mlflow_ngraph_tvm/kernels.py"),
     *("mlflow_ngraph/devices/probes.py", "mlflow_ngraph/torchvision_hook.py", "mlflow_ngraph/workloads/writing_out.py"),
     *("plugins/bisect/mlflow_ngraph_bisect/reproduction.py", "plugins/serve/mlflow_ngraph_serve/process.py"),
     "plugins/serve/mlflow_ngraph_serve/following/engine_server.py",

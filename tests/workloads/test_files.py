@@ -18,7 +18,7 @@ from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.describe import describe
 from mlflow_ngraph.workloads.materials import Source
-from mlflow_ngraph.workloads.onnx_torch.values import OPERATORS
+from mlflow_ngraph_onnx.values import OPERATORS
 from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 from tests.workloads.models import Encoder, image_classifier

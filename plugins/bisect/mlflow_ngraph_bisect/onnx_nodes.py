@@ -127,7 +127,7 @@ def _by_runtime(single: _Single) -> _Compute:
 def _by_torch(single: _Single) -> _Compute:
     import torch
 
-    from mlflow_ngraph.workloads.onnx_torch.converter import convert
+    from mlflow_ngraph.workloads.onnx import convert
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "node.onnx")

@@ -1,4 +1,4 @@
-"""Bundle for a device: core and plugin as wheels, the study, and the models it names; each by its digest.
+"""Bundle for a device: core and plugins as wheels, the study, and the models it names; each by its digest.
 
 A model that a study names by a relative path is at that path on the device too, so that it has the same name in results.
 """
@@ -10,12 +10,13 @@ import json
 import mmap
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mlflow_ngraph.engines.wheel import wheel
-from mlflow_ngraph.errors import WorkloadError
+from mlflow_ngraph.engines.wheel import ENGINE_PLUGINS, wheel
+from mlflow_ngraph.errors import DependencyError, WorkloadError
 from mlflow_ngraph.study import Study, WorkloadChoice
 from mlflow_ngraph.workloads.file import linked
 from mlflow_ngraph_fleet import launch
@@ -70,6 +71,9 @@ class Travelling:
             A file that the study names is not there.
         """
         wheels = dict(wheel(name) for name in _CODE)
+        for name in ENGINE_PLUGINS:
+            with suppress(DependencyError):  # not installed here: a study that needs it was refused
+                wheels.update([wheel(name)])
         code = f"code-{hashlib.sha256(b''.join(wheels.values())).hexdigest()[:_DIGITS]}"
         parts = {code: place / code}
         parts[code].mkdir(parents=True, exist_ok=True)

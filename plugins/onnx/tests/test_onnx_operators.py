@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads import onnx_file, programs
-from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule, convert
+from mlflow_ngraph_onnx.converter import OnnxModule, convert
 
 BEYOND = {
     "test_attention_4d_causal_fp16_expanded": "differs by one unit in the last place of fp16",
@@ -278,7 +278,7 @@ def test_a_function_of_the_file_itself_is_run(tmp_path: Path) -> None:
     )
     code = (
         "import sys, pathlib, torch\n"
-        "from mlflow_ngraph.workloads.onnx_torch.converter import convert\n"
+        "from mlflow_ngraph_onnx.converter import convert\n"
         "print(convert(pathlib.Path(sys.argv[1]))(torch.tensor([-4.0, 2.0])).tolist())\n"
     )
     # In a process of its own: another import of onnx.inliner would hide a missing one.

@@ -1,6 +1,6 @@
 """Child process that builds or measures candidate kernels, which may crash or hang.
 
-Started by `mlflow_ngraph.compilers.tvm.pool`. It imports TVM without torch, and no tensor intrinsics: a candidate
+Started by `mlflow_ngraph_tvm.pool`. It imports TVM without torch, and no tensor intrinsics: a candidate
 already contains its intrinsics.
 """
 

@@ -6,7 +6,7 @@ import onnx
 import torch
 from torch import Tensor
 
-from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
+from mlflow_ngraph_onnx.values import Node, operator
 
 _FAR = 2**24
 """Steps that no type has."""

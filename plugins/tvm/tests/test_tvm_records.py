@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_ngraph.compilers.tvm.records import cut_damaged_end
+from mlflow_ngraph_tvm.records import cut_damaged_end
 
 
 def lines(*content: object) -> bytes:

@@ -18,12 +18,12 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.analysis import estimate_tir_flops
 
-from mlflow_ngraph.compilers.tvm import policy
-from mlflow_ngraph.compilers.tvm.flags import TVMFlags
-from mlflow_ngraph.compilers.tvm.pool import Candidate, Evaluator, Pool
-from mlflow_ngraph.compilers.tvm.records import Records, TuningTrial
-from mlflow_ngraph.compilers.tvm.seeds import Processor, Seeder
-from mlflow_ngraph.compilers.tvm.targets import registers
+from mlflow_ngraph_tvm import policy
+from mlflow_ngraph_tvm.flags import TVMFlags
+from mlflow_ngraph_tvm.pool import Candidate, Evaluator, Pool
+from mlflow_ngraph_tvm.records import Records, TuningTrial
+from mlflow_ngraph_tvm.seeds import Processor, Seeder
+from mlflow_ngraph_tvm.targets import registers
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import CompileError
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
+from mlflow_ngraph_onnx.values import Node, operator
 
 State = tuple[Tensor, ...]
 """State between two steps: the output, and an LSTM's cell."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
+from mlflow_ngraph_onnx.values import Node, operator
 
 _MAX_POOLS: dict[int, Callable[..., Any]] = {
     1: functional.max_pool1d,

@@ -12,7 +12,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
-from mlflow_ngraph.compilers.tvm.folding import fold_shapes  # noqa: E402
+from mlflow_ngraph_tvm.folding import fold_shapes  # noqa: E402
 
 BATCH = 3
 

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx
 
 from mlflow_ngraph.compilers.reasons import errors_as_limits
-from mlflow_ngraph.compilers.tvm.folding import fold_shapes
+from mlflow_ngraph_tvm.folding import fold_shapes
 
 _TVM = "tvm"
 MAIN = "main"

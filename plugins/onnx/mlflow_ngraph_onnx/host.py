@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from mlflow_ngraph.workloads.onnx_torch.values import Host, Node, host_operator
+from mlflow_ngraph_onnx.values import Host, Node, host_operator
 
 
 @host_operator("Identity")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mlflow_ngraph.workloads.onnx_torch.pooling import extended, paddings
-from mlflow_ngraph.workloads.onnx_torch.values import Node, operator
+from mlflow_ngraph_onnx.pooling import extended, paddings
+from mlflow_ngraph_onnx.values import Node, operator
 
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {
     1: functional.conv1d,

@@ -32,7 +32,7 @@ def lowered(materials: Path) -> tuple[Any, Any]:
     sys.modules["torch"] = None  # type: ignore[assignment]
     import tvm
 
-    from mlflow_ngraph.compilers.tvm import lowering, targets
+    from mlflow_ngraph_tvm import lowering, targets
 
     source = Source(materials)
     target = tvm.target.Target(targets.gpu(GPU, targets.host("native", 2)))
@@ -43,7 +43,7 @@ def lowered(materials: Path) -> tuple[Any, Any]:
 def generate(materials: Path) -> tuple[list[str], str, str]:
     """The kernels of the engine, their CUDA source, and the architecture."""
     module, target = lowered(materials)
-    from mlflow_ngraph.compilers.tvm import kernels, lowering
+    from mlflow_ngraph_tvm import kernels, lowering
 
     executable = lowering.build(lowering.scheduled(module, target, None, prepack=False), target)
     (device,) = [imported for host in executable.mod.imports for imported in host.imports]
@@ -53,11 +53,11 @@ def generate(materials: Path) -> tuple[list[str], str, str]:
 def search(materials: Path, work: Path) -> tuple[int, list[str]]:
     """Candidates that were built for the first convolution, and why they could not be measured."""
     module, target = lowered(materials)
-    from mlflow_ngraph.compilers.tvm import targets
-    from mlflow_ngraph.compilers.tvm.flags import TVMFlags
-    from mlflow_ngraph.compilers.tvm.pool import Pool
-    from mlflow_ngraph.compilers.tvm.records import Records
-    from mlflow_ngraph.compilers.tvm.tuning import Search
+    from mlflow_ngraph_tvm import targets
+    from mlflow_ngraph_tvm.flags import TVMFlags
+    from mlflow_ngraph_tvm.pool import Pool
+    from mlflow_ngraph_tvm.records import Records
+    from mlflow_ngraph_tvm.tuning import Search
 
     targets.register_intrinsics()
     flags = TVMFlags(trials=3, candidates=3, population=8, generations=0, cost_model="random")

@@ -18,8 +18,8 @@ from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
 from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph.compilers.tvm import kernels
-from mlflow_ngraph.compilers.tvm.flags import TVMFlags
+from mlflow_ngraph_tvm import kernels
+from mlflow_ngraph_tvm.flags import TVMFlags
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import DependencyError, UnsupportedError
@@ -28,7 +28,7 @@ from mlflow_ngraph.workloads.base import Format
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source
 
-_INSTALL = "pip install 'mlflow-ngraph[tvm]'"
+_INSTALL = "pip install ./plugins/tvm (in a checkout)"
 _LIBRARY = "model.so"
 _FFI = "0.1.14.post0"
 _FFI_HINT = f"tuning is known to work with apache-tvm-ffi=={_FFI} and to crash with some later ones"
@@ -134,7 +134,7 @@ class TVM(Compiler[TVMFlags]):
             _choose_cuda_compiler(self.name)
         (batch,) = batch_sizes
         with translated_errors(self.name):
-            from mlflow_ngraph.compilers.tvm.compilation import Compilation
+            from mlflow_ngraph_tvm.compilation import Compilation
 
             facts = Compilation(self.flags, target, gpu, bench).run(source, batch, directory, _LIBRARY)
         build = Build(facts, self.requires(target), "onnx")
@@ -155,7 +155,7 @@ class TVM(Compiler[TVMFlags]):
         import tvm_ffi
         from tvm import relax
 
-        from mlflow_ngraph.compilers.tvm.engine import TVMEngine
+        from mlflow_ngraph_tvm.engine import TVMEngine
 
         device = tvm.cuda(0) if on_gpu else tvm.cpu()
         with translated_errors(self.name):

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import tvm
 
 from mlflow_ngraph.compilers.base import FlagValue, Target, Workbench
-from mlflow_ngraph.compilers.tvm import kernels, lowering, targets
-from mlflow_ngraph.compilers.tvm.flags import TVMFlags
-from mlflow_ngraph.compilers.tvm.records import Records
+from mlflow_ngraph_tvm import kernels, lowering, targets
+from mlflow_ngraph_tvm.flags import TVMFlags
+from mlflow_ngraph_tvm.records import Records
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.processors import available
 from mlflow_ngraph.error_text import one_line
 
 if TYPE_CHECKING:
-    from mlflow_ngraph.compilers.tvm.tuning import TuningResult
+    from mlflow_ngraph_tvm.tuning import TuningResult
     from mlflow_ngraph.workloads.materials import Source
 
 TUNING = "tuning"
@@ -85,8 +85,8 @@ class Compilation:
             return module
 
     def _tune(self, module: Any) -> tuple[Records, TuningResult]:
-        from mlflow_ngraph.compilers.tvm.pool import Pool
-        from mlflow_ngraph.compilers.tvm.tuning import Search
+        from mlflow_ngraph_tvm.pool import Pool
+        from mlflow_ngraph_tvm.tuning import Search
 
         targets.register_intrinsics()
         cores = self._threads or available()

@@ -17,8 +17,8 @@ import pytest
 
 from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph.compilers.tvm import adapter
-from mlflow_ngraph.compilers.tvm.records import LOG, RECORDS, WORKLOADS
+from mlflow_ngraph_tvm import adapter
+from mlflow_ngraph_tvm.records import LOG, RECORDS, WORKLOADS
 from mlflow_ngraph.errors import DependencyError
 from mlflow_ngraph.workloads.materials import Source
 from tests.support.installed import needs
@@ -26,7 +26,7 @@ from tests.support.installed import needs
 pytestmark = needs("tvm", "xgboost")
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CANDIDATES = 3
 FLAGS = {
     "trials": 18,

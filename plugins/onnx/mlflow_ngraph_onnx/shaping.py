@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mlflow_ngraph.workloads.onnx_torch.values import Host, Node, host, host_operator, operator
+from mlflow_ngraph_onnx.values import Host, Node, host, host_operator, operator
 
 _END = 2**31
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}

@@ -15,8 +15,8 @@ from torch import nn
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads import onnx_file
 from mlflow_ngraph.workloads.calling import Graph
-from mlflow_ngraph.workloads.onnx_torch import elementwise, host, layers, pooling, quantising, recurrent, shaping
-from mlflow_ngraph.workloads.onnx_torch.values import HOST_OPERATORS, OPERATORS, Host, Node, Value, tensor
+from mlflow_ngraph_onnx import elementwise, host, layers, pooling, quantising, recurrent, shaping
+from mlflow_ngraph_onnx.values import HOST_OPERATORS, OPERATORS, Host, Node, Value, tensor
 
 _OPERATOR_MODULES = (elementwise, host, layers, pooling, quantising, recurrent, shaping)
 """Imported because they fill the tables of operators."""

@@ -14,8 +14,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from mlflow_ngraph.errors import UnsupportedError
-from mlflow_ngraph.workloads.onnx_torch.converter import OnnxModule
-from mlflow_ngraph.workloads.onnx_torch.values import OPERATORS
+from mlflow_ngraph_onnx.converter import OnnxModule
+from mlflow_ngraph_onnx.values import OPERATORS
 from tests.workloads.onnx_sweep import Array, Single, normal, sweeps
 
 SHARE = 13

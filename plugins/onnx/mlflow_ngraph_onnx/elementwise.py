@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mlflow_ngraph.workloads.onnx_torch.values import OPERATORS, Node, Operator, operator
+from mlflow_ngraph_onnx.values import OPERATORS, Node, Operator, operator
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": torch.abs,

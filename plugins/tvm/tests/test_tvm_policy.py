@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from mlflow_ngraph.compilers.tvm import policy
-from mlflow_ngraph.compilers.tvm.policy import Progress
-from mlflow_ngraph.compilers.tvm.seeds import Processor, decide, divisors, tile_outputs, tile_summands
+from mlflow_ngraph_tvm import policy
+from mlflow_ngraph_tvm.policy import Progress
+from mlflow_ngraph_tvm.seeds import Processor, decide, divisors, tile_outputs, tile_summands
 
 AVX512 = Processor(lanes=16, registers=32, cores=2)
 

@@ -64,7 +64,7 @@ class Worker:
             env["TVM_NUM_THREADS"] = str(self._threads)
         # It stays in the process group of its parent, so that whoever ends the group ends it, too.
         self._process = subprocess.Popen(
-            command("mlflow_ngraph.compilers.tvm.worker", str(theirs.fileno()), str(os.getpid())),
+            command("mlflow_ngraph_tvm.worker", str(theirs.fileno()), str(os.getpid())),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
             cwd=self._directory,

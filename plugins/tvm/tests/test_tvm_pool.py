@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlflow_ngraph.compilers.tvm.pool import Candidate, Evaluator, Pool, Worker, WorkerError
+from mlflow_ngraph_tvm.pool import Candidate, Evaluator, Pool, Worker, WorkerError
 from tests.support.installed import needs
 
 pytestmark = needs("tvm")
@@ -19,7 +19,7 @@ pytestmark = needs("tvm")
 HOLD = """
 import sys, time
 from pathlib import Path
-from mlflow_ngraph.compilers.tvm.pool import Pool
+from mlflow_ngraph_tvm.pool import Pool
 with Pool(Path(sys.argv[1]), 2, 1, 60.0) as pool:
     print(*pool.pids, flush=True)
     time.sleep(300)
