@@ -1,4 +1,4 @@
-"""Answers as a table, with what holds for all of its rows."""
+"""A named tuple of a data frame of answers and the facts that hold for all of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts of a study run."""
+"""Write the artifacts of a study run into a directory, and check that the store has them after the upload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates over several cells: means over models, slopes and retentions over depth.
+"""Estimates over several cells with their errors: means over models, slopes and retentions over depth.
 
 Cells count as independent measurements.
 """

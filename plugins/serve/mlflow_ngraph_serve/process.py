@@ -1,4 +1,4 @@
-"""The process that serves an engine.
+"""The process behind `engine serve` and a deployment: its order as JSON, its start by exec, and its main function.
 
 An engine is served as it was measured: in a fresh process, with the environment variables that set its threads and without
 what finding and checking it has imported. So whoever serves becomes this process when all checks are passed.
