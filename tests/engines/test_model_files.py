@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mlflow.models import Model
 
 from mlflow_ngraph import load_model
 from mlflow_ngraph.engines import model_files
@@ -18,6 +19,8 @@ from mlflow_ngraph.engines.manifest import Manifest
 from mlflow_ngraph.engines.package import open_package, read_manifest
 from mlflow_ngraph.engines.wheel import has_files
 from mlflow_ngraph.errors import EngineError
+from mlflow_ngraph.tracking.model_files import write
+from mlflow_ngraph.version import __version__
 from tests.support.logged import Logged
 from tests.support.published import rewrite
 
@@ -106,6 +109,23 @@ def test_requirements_are_those_that_were_packaged_or_that_pull_writes(logged: L
         (package / name).write_text(text)
     (package / "requirements.txt").unlink()
     refused(package, "requirements.txt is missing: MLmodel needs it")
+
+
+def test_an_engine_that_needs_a_plugin_has_its_wheel(logged: Logged, tmp_path: Path) -> None:
+    found = manifest_of(logged.packages["openvino"])
+    spec = found.spec.model_copy(update={"packages": {"apache-tvm": "1", "mlflow-ngraph-tvm": __version__}})
+    manifest = found.model_copy(update={"spec": spec, "files": {}})
+    write(tmp_path, spec, manifest.compiler_version, Model(), size_bytes=1)
+    model_files.check(tmp_path, manifest)
+    wheels = sorted(path.name for path in (tmp_path / "wheels").iterdir())
+    assert [name.partition("-")[0] for name in wheels] == ["mlflow_ngraph", "mlflow_ngraph_tvm"]
+    lines = (tmp_path / "requirements.txt").read_text().split()
+    assert lines[1:] == [*(f"./wheels/{name}" for name in wheels), "apache-tvm==1"]
+    for name in ("requirements.txt", "conda.yaml"):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text("".join(line for line in text.splitlines(True) if wheels[1] not in line))
+    with pytest.raises(EngineError, match=r"mlflow_ngraph_tvm- lacks"):
+        model_files.check(tmp_path, manifest)
 
 
 def test_a_wheel_is_the_packaged_one_or_that_of_this_installation(logged: Logged, tmp_path: Path) -> None:
