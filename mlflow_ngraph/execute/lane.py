@@ -28,7 +28,7 @@ RUNTIME_BYTES = 600 * 2**20
 """Approximate memory of a process that has imported its runtime."""
 VACUOUS = "outputs do not depend on the input: nothing was verified"
 TIMED_INPUTS_ONLY = "verified on the timed inputs alone, because "
-TOO_SLOW = "an inference takes longer than limits.verify_seconds"
+TOO_SLOW = "comparing one more batch takes longer than limits.verify_seconds"
 UNCHECKED = "could not be checked, because nothing tells what rounding does to the model"
 NO_NUMBERS = "the model gives NaN or infinity, for the timed inputs and for all others: nothing was verified"
 UNJUDGED = "rounding decides what comes out, for the timed inputs and for all others: nothing was verified"
