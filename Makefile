@@ -1,6 +1,7 @@
 # make benchmark   environment, then the quick study on this machine, recorded in mlflow.db
 # make check       linters, types, import rules and the quick tests
-# make test        linters, types, import rules and all tests
+# make test        linters, types, import rules, and the tests that reach nearly all of the code, in ten minutes
+# make test-all    linters, types, import rules and all tests
 # make lint        linters, types and import rules only
 # make coverage    all tests, with how much of the package they reach
 # make docs        the documentation as a site, in docs/_build
@@ -32,7 +33,7 @@ STAMP := $(VENV)/.installed
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 COMMA := ,
 
-.PHONY: help benchmark check test lint coverage docs dist ui results clean environment
+.PHONY: help benchmark check test test-all lint coverage docs dist ui results clean environment
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -107,6 +108,9 @@ check: lint
 	@echo "== pytest" && $(TESTED) python -m pytest -n 2 --dist worksteal -q -m 'not slow'
 
 test: lint
+	@echo "== pytest" && $(TESTED) python -m $(PYTEST) -m 'not long' --durations=25
+
+test-all: lint
 	@echo "== pytest" && $(TESTED) python -m $(PYTEST) --durations=25
 
 # Settings and the floor are in pyproject.toml.
