@@ -24,8 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.compilers.base import Target
-from mlflow_ngraph_tvm.adapter import TVM
-from mlflow_ngraph_tvm.flags import TVMFlags
 from mlflow_ngraph.devices.processors import available
 from mlflow_ngraph.execute import worker
 from mlflow_ngraph.processes import environment
@@ -33,6 +31,8 @@ from mlflow_ngraph.processes.child import Child
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.runner import plan_study
 from mlflow_ngraph.study import parse
+from mlflow_ngraph_tvm.adapter import TVM
+from mlflow_ngraph_tvm.flags import TVMFlags
 
 LIMIT_S = 6 * 3600.0
 

@@ -215,7 +215,7 @@ def fills(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
 def _is_ordinary(truth: NDArray[Any]) -> bool:
     """True if all are numbers, and too small for fills: without a copy, as almost all outputs are."""
     numbers = flat(truth)
-    return not numbers.size or bool(-_SMALLEST_FILL <= numbers.min() and numbers.max() <= _SMALLEST_FILL)
+    return not numbers.size or bool(numbers.min() >= -_SMALLEST_FILL and numbers.max() <= _SMALLEST_FILL)
 
 
 def _fill(samples: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> float:

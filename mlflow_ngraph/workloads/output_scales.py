@@ -50,8 +50,8 @@ def _of_one(arrays: Sequence[NDArray[Any]]) -> Band | None:
         return None
     # How large each element is beside the largest of its sample, at most.
     shares = np.zeros(several[0].shape[1])
-    for samples, places in ((samples, places) for samples in several for places in parity.blocks(samples)):
-        sizes = np.abs(samples[places], dtype=np.float64)
+    for some in (run[places] for run in several for places in parity.blocks(run)):
+        sizes = np.abs(some, dtype=np.float64)
         largest = sizes.max(axis=1, initial=0.0, keepdims=True)
         usable = (np.isfinite(largest) & (largest > 0))[:, 0]
         np.maximum(shares, (sizes[usable] / largest[usable]).max(axis=0, initial=0.0), out=shares)

@@ -21,9 +21,9 @@ from mlflow_ngraph.workloads.base import BATCH, TensorSpec
 from mlflow_ngraph.workloads.baseline import ModuleBaseline, OnnxBaseline
 from mlflow_ngraph.workloads.double_precision import double_precision
 from mlflow_ngraph.workloads.naive_sums import Naive
-from mlflow_ngraph_onnx.converter import OnnxModule
 from mlflow_ngraph.workloads.trial_references import Trials, collect, observed
 from mlflow_ngraph.workloads.trials import draw
+from mlflow_ngraph_onnx.converter import OnnxModule
 
 pytestmark = pytest.mark.usefixtures("all_trials")
 

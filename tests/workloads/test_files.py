@@ -18,9 +18,9 @@ from mlflow_ngraph.errors import UnsupportedError, WorkloadError
 from mlflow_ngraph.workloads.base import Init, TensorSpec, Workload, WorkloadRef
 from mlflow_ngraph.workloads.describe import describe
 from mlflow_ngraph.workloads.materials import Source
-from mlflow_ngraph_onnx.values import OPERATORS
 from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
+from mlflow_ngraph_onnx.values import OPERATORS
 from tests.workloads.models import Encoder, image_classifier
 from tests.workloads.test_prepare import ALL, assert_all_formats_agree
 

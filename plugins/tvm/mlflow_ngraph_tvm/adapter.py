@@ -18,12 +18,12 @@ from mlflow_ngraph.compilers.explanation import Explanation
 from mlflow_ngraph.compilers.host import isa, package, with_cpp_compiler
 from mlflow_ngraph.compilers.reasons import translated_errors
 from mlflow_ngraph.compilers.spec import EngineSpec
-from mlflow_ngraph_tvm import kernels
-from mlflow_ngraph_tvm.flags import TVMFlags
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.build_target import BuildTarget
 from mlflow_ngraph.errors import DependencyError, UnsupportedError
 from mlflow_ngraph.workloads.base import Format
+from mlflow_ngraph_tvm import kernels
+from mlflow_ngraph_tvm.flags import TVMFlags
 
 if TYPE_CHECKING:
     from mlflow_ngraph.workloads.materials import Source

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import tvm
 
 from mlflow_ngraph.compilers.base import FlagValue, Target, Workbench
-from mlflow_ngraph_tvm import kernels, lowering, targets
-from mlflow_ngraph_tvm.flags import TVMFlags
-from mlflow_ngraph_tvm.records import Records
 from mlflow_ngraph.devices import probes
 from mlflow_ngraph.devices.processors import available
 from mlflow_ngraph.error_text import one_line
+from mlflow_ngraph_tvm import kernels, lowering, targets
+from mlflow_ngraph_tvm.flags import TVMFlags
+from mlflow_ngraph_tvm.records import Records
 
 if TYPE_CHECKING:
-    from mlflow_ngraph_tvm.tuning import TuningResult
     from mlflow_ngraph.workloads.materials import Source
+    from mlflow_ngraph_tvm.tuning import TuningResult
 
 TUNING = "tuning"
 """Folder of the database and the log of a search, in an engine's directory and in the workbench."""

@@ -18,14 +18,14 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.analysis import estimate_tir_flops
 
+from mlflow_ngraph.error_text import one_line
+from mlflow_ngraph.errors import CompileError
 from mlflow_ngraph_tvm import policy
 from mlflow_ngraph_tvm.flags import TVMFlags
 from mlflow_ngraph_tvm.pool import Candidate, Evaluator, Pool
 from mlflow_ngraph_tvm.records import Records, TuningTrial
 from mlflow_ngraph_tvm.seeds import Processor, Seeder
 from mlflow_ngraph_tvm.targets import registers
-from mlflow_ngraph.error_text import one_line
-from mlflow_ngraph.errors import CompileError
 
 _SEED_SHARE = 4
 """One in so many candidates of a later batch is a seed, so that no task is stuck with what its first batch found."""

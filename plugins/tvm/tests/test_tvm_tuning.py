@@ -17,10 +17,10 @@ import pytest
 
 from mlflow_ngraph.compilers.base import Target, Workbench
 from mlflow_ngraph.compilers.registry import create
-from mlflow_ngraph_tvm import adapter
-from mlflow_ngraph_tvm.records import LOG, RECORDS, WORKLOADS
 from mlflow_ngraph.errors import DependencyError
 from mlflow_ngraph.workloads.materials import Source
+from mlflow_ngraph_tvm import adapter
+from mlflow_ngraph_tvm.records import LOG, RECORDS, WORKLOADS
 from tests.support.installed import needs
 
 pytestmark = needs("tvm", "xgboost")
