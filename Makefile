@@ -108,7 +108,7 @@ check: lint
 	@echo "== pytest" && $(TESTED) python -m pytest -n 2 --dist worksteal -q -m 'not slow'
 
 test: lint
-	@echo "== pytest" && $(TESTED) python -m $(PYTEST) -m 'not long' --durations=25
+	@echo "== pytest" && $(TESTED) python -m $(PYTEST) -m 'not (slow and long)' --durations=25
 
 test-all: lint
 	@echo "== pytest" && $(TESTED) python -m $(PYTEST) --durations=25

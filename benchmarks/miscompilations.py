@@ -31,8 +31,8 @@ from support.reported import CASES, Case
 from support.resumed import BRIEFLY
 
 from mlflow_ngraph.runner import run_study
+from mlflow_ngraph.sample_arrays import save_arrays
 from mlflow_ngraph.study import parse
-from mlflow_ngraph.workloads.trial_references import save_arrays
 
 FEWEST, FOUND, NAMED = 20, 18, 15
 SECONDS = 60.0

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlflow_ngraph.errors import IncomparableError
+from mlflow_ngraph.sample_arrays import blocks, flat, rows
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,8 @@ _FILL, _SMALLEST_FILL = 32.0, 1e3
 size: what saturates, such as a softmax, gives smaller ones."""
 _SMALL = 1e-2
 """A sample whose outputs are smaller than this share of the batch's is judged as if they were that large."""
-_AT_ONCE = 2**18
-"""Numbers that are compared at once, unless a sample has more."""
 _UNDERFLOWS = {np.dtype(np.float32): 2.0**-126, np.dtype(np.complex64): 2.0**-126}
-"""The smallest normal number, by type: many kernels give zero for what is smaller."""
+"""The smallest normal number, by type: many kernels give zero for what is smaller, so a smaller difference is none."""
 
 
 def compare(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> Parity:
@@ -170,7 +169,7 @@ def errors(ours: NDArray[Any], truth: NDArray[Any], native: NDArray[Any]) -> Rou
         difference = np.abs(np.subtract(mine, true, dtype=np.float64))
         if not np.isfinite(difference).all():
             return Rounding(float("inf"), float("inf"))
-        difference[difference < _underflow(native)] = 0.0
+        difference[difference < _UNDERFLOWS.get(native.dtype, 0.0)] = 0.0
         scales = np.maximum(sizes.astype(np.float64), smallest_scale)
         if fill < math.inf:
             scales = np.where(_are_fills(true, own, fill), np.abs(true), scales)
@@ -225,8 +224,7 @@ def _fill(samples: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> float:
 
 
 def _are_fills(truth: NDArray[Any], native: NDArray[Any], fill: float) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (truth == native) & (np.abs(truth) > fill)
-    return found
+    return np.asarray((truth == native) & (np.abs(truth) > fill), bool)
 
 
 def without_fills(
@@ -252,8 +250,7 @@ def judged(truth: NDArray[Any], native: NDArray[Any]) -> NDArray[np.bool_]:
     own, true = rows(native), rows(truth)
     with np.errstate(invalid="ignore"):
         overflows = np.isinf(own) & (np.abs(true) <= float(np.finfo(native.dtype).max))
-    found: NDArray[np.bool_] = np.asarray(~(np.isnan(own) | np.isnan(true) | overflows).any(axis=1), bool)
-    return found
+    return np.asarray(~(np.isnan(own) | np.isnan(true) | overflows).any(axis=1), bool)
 
 
 def beyond(found: Rounding, allowed: Rounding, *, truth: bool = True) -> str | None:
@@ -339,7 +336,9 @@ def _compare_rounded(ours: NDArray[Any], theirs: NDArray[Any]) -> Parity:
     if not theirs.size:
         return EXACT
     mine, own = flat(ours), flat(theirs)
-    parts = [_by_sample(rows(mine[places]), rows(own[places]), _underflow(theirs)) for places in blocks(own)]
+    parts = [
+        _by_sample(rows(mine[places]), rows(own[places]), _UNDERFLOWS.get(theirs.dtype, 0.0)) for places in blocks(own)
+    ]
     errors, sizes, top1, cosines = (np.concatenate(part) for part in zip(*parts, strict=True))
     if np.isnan(errors).any():
         return Parity(float("nan"), float("nan"), float("nan"), 0.0)
@@ -361,11 +360,6 @@ def _by_sample(ours: NDArray[np.float64], theirs: NDArray[np.float64], underflow
     ours = np.where(np.abs(ours - theirs) < underflow, theirs, ours)
     errors, sizes = np.abs(ours - theirs).max(axis=1), np.abs(theirs).max(axis=1)
     return errors, sizes, ours.argmax(axis=1) == theirs.argmax(axis=1), _cosines(ours, theirs)
-
-
-def _underflow(output: NDArray[Any]) -> float:
-    """Size of a difference that is none, because a number of this output's type may be zero as well."""
-    return _UNDERFLOWS.get(output.dtype, 0.0)
 
 
 def _relative(errors: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
@@ -393,24 +387,6 @@ def _near_one(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     _, exponents = np.frexp(np.abs(matrix).max(axis=1, keepdims=True))
     scaled: NDArray[np.float64] = np.ldexp(matrix, -exponents)
     return scaled
-
-
-def rows(array: NDArray[Any]) -> NDArray[np.float64]:
-    """Reshape to a matrix in double precision with one row a sample; a scalar is one sample."""
-    return np.asarray(flat(array), dtype=np.float64)
-
-
-def flat(array: NDArray[Any]) -> NDArray[Any]:
-    """The same in the array's own type, without a copy unless it is complex: the two parts of each number are columns."""
-    if array.dtype.kind == "c":
-        array = np.stack([array.real, array.imag], axis=-1)
-    return array.reshape(array.shape[0], math.prod(array.shape[1:])) if array.ndim > 1 else array.reshape(array.size, 1)
-
-
-def blocks(matrix: NDArray[Any]) -> Iterator[slice]:
-    """Rows of a matrix, a few at a time: copies of all outputs of a batch may take gigabytes, and no cache of a processor."""
-    step = max(1, _AT_ONCE // max(1, matrix.shape[1]))
-    return (slice(start, start + step) for start in range(0, len(matrix), step))
 
 
 def worse(one: Parity, other: Parity) -> Parity:

@@ -32,9 +32,9 @@ from mlflow_ngraph.compilers.base import (
 )
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.errors import CompileError
+from mlflow_ngraph.sample_arrays import save_arrays
 from mlflow_ngraph.workloads.base import Format
 from mlflow_ngraph.workloads.materials import Source
-from mlflow_ngraph.workloads.trial_references import save_arrays
 
 NAME = "old-release"
 ENTRY = "support.old_releases:OldRelease"

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from mlflow_ngraph import parity
 from mlflow_ngraph.errors import IncomparableError, UnsupportedError
 from mlflow_ngraph.parity import Parity
+from mlflow_ngraph.sample_arrays import save_arrays
 from mlflow_ngraph.workloads.materials import Source
 from mlflow_ngraph.workloads.output_scales import parts
-from mlflow_ngraph.workloads.trial_references import Trial, save_arrays
+from mlflow_ngraph.workloads.trial_references import Trial
 from mlflow_ngraph.workloads.trials import draw
 
 if TYPE_CHECKING:

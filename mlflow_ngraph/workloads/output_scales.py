@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlflow_ngraph import parity
+from mlflow_ngraph.sample_arrays import blocks, flat, rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +34,8 @@ def parts(array: NDArray[Any], band: Band | None) -> list[NDArray[np.float64]]:
     """Elements of each band but the first, with a row a sample; empty for a single band, or another size."""
     if band is None:
         return []
-    rows = parity.rows(array)
-    return [rows[:, band == number] for number in _numbers(band)] if rows.shape[1] == band.size else []
+    matrix = rows(array)
+    return [matrix[:, band == number] for number in _numbers(band)] if matrix.shape[1] == band.size else []
 
 
 def _numbers(band: Band) -> list[int]:
@@ -45,12 +45,12 @@ def _numbers(band: Band) -> list[int]:
 def _of_one(arrays: Sequence[NDArray[Any]]) -> Band | None:
     if any(array.dtype.kind != "f" for array in arrays):
         return None
-    several = [parity.flat(array) for array in arrays]
+    several = [flat(array) for array in arrays]
     if len({samples.shape[1] for samples in several}) > 1:
         return None
     # How large each element is beside the largest of its sample, at most.
     shares = np.zeros(several[0].shape[1])
-    for some in (run[places] for run in several for places in parity.blocks(run)):
+    for some in (run[places] for run in several for places in blocks(run)):
         sizes = np.abs(some, dtype=np.float64)
         largest = sizes.max(axis=1, initial=0.0, keepdims=True)
         usable = (np.isfinite(largest) & (largest > 0))[:, 0]

@@ -13,6 +13,7 @@ import numpy as np
 
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
 from mlflow_ngraph.processes import stops
+from mlflow_ngraph.sample_arrays import save_arrays
 from mlflow_ngraph.workloads import content, samples
 from mlflow_ngraph.workloads.base import Format, Workload
 from mlflow_ngraph.workloads.baseline import Baseline, ModuleBaseline, OnnxBaseline, output_specs
@@ -31,7 +32,7 @@ from mlflow_ngraph.workloads.materials import (
     trials_file,
 )
 from mlflow_ngraph.workloads.specs import running
-from mlflow_ngraph.workloads.trial_references import collect, save_arrays
+from mlflow_ngraph.workloads.trial_references import collect
 from mlflow_ngraph.workloads.trials import draw
 
 if TYPE_CHECKING:

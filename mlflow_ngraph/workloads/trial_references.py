@@ -18,6 +18,7 @@ from mlflow_ngraph import parity
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import IncomparableError
 from mlflow_ngraph.parity import Parity, Rounding
+from mlflow_ngraph.sample_arrays import save_arrays
 from mlflow_ngraph.workloads import samples
 from mlflow_ngraph.workloads.base import TensorSpec
 from mlflow_ngraph.workloads.baseline import Baseline
@@ -170,19 +171,16 @@ def collect(
         return kind, drawn, outputs, time.perf_counter() - began
 
     start = time.perf_counter()
-    # With the example they are enough samples.
     fewest = min(FEWEST, max(1, -(-_ENOUGH_SAMPLES // batch) - 1))
     usual: dict[int, tuple[str, Arrays, Arrays | None, float]] = {}
     for number in _usual(own_batches(inputs, batch, given)):
-        if len(usual) >= fewest and time.perf_counter() - start > SECONDS:
-            break
-        usual[number] = ran(number)
+        if len(usual) < fewest or time.perf_counter() - start <= SECONDS:
+            usual[number] = ran(number)
     trials.bands = _bands([reference, *(outputs for _, _, outputs, _ in usual.values() if outputs is not None)])
     trials.example, exact = observed(baseline, -1, "example", example, reference, trials.bands)
     trials.example_exact = exact
     calls: list[float] = []
-    size = max(1, 3 * sum(array.nbytes for array in reference))
-    most = max(fewest + 1, min(MOST, _BYTES // size))
+    most = max(fewest + 1, min(MOST, _BYTES // max(1, 3 * sum(array.nbytes for array in reference))))
     for number in range(MOST):
         taken = len(trials.trials)
         # One more where rounding decides the outputs of one.
@@ -192,7 +190,7 @@ def collect(
         kind, drawn, outputs, spent = usual.pop(number) if number in usual else ran(number)
         if outputs is None:
             continue
-        if is_extreme(kind) and not all(map(_finite, outputs)):
+        if is_extreme(kind) and not all(array.dtype.kind not in "fc" or np.isfinite(array).all() for array in outputs):
             continue
         calls.append(spent)
         trial, exact = observed(baseline, number, kind, drawn, outputs, trials.bands)
@@ -397,14 +395,3 @@ def _overflows(output: NDArray[Any]) -> bool:
     """True if integers are at the ends of their range, where compilers may differ."""
     ends = np.iinfo(output.dtype)
     return bool(((output == ends.min) | (output == ends.max)).any())
-
-
-def save_arrays(path: Path, *arrays: NDArray[Any], **named: NDArray[Any]) -> None:
-    """Write a file of arrays atomically."""
-    temporary = path.with_name(f"partial-{path.name}")  # NumPy insists on the suffix
-    np.savez(temporary, *arrays, **named)  # type: ignore[arg-type]
-    temporary.replace(path)
-
-
-def _finite(array: NDArray[Any]) -> bool:
-    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())

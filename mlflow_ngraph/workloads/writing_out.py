@@ -27,6 +27,7 @@ from mlflow_ngraph import credentials
 from mlflow_ngraph import home as home_directory
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import NGraphError, UnsupportedError, WorkloadError
+from mlflow_ngraph.sample_arrays import save_arrays
 from mlflow_ngraph.workloads import content
 from mlflow_ngraph.workloads.base import BATCH
 from mlflow_ngraph.workloads.calling import called_flat, flatten_outputs
@@ -34,7 +35,6 @@ from mlflow_ngraph.workloads.evaluation import evaluate, training_operations
 from mlflow_ngraph.workloads.exporting import save_program
 from mlflow_ngraph.workloads.initialise import seeded
 from mlflow_ngraph.workloads.side_effects import settings_restored
-from mlflow_ngraph.workloads.trial_references import save_arrays
 from mlflow_ngraph.workloads.unwrapping import unwrapped
 
 _FEWEST = 2

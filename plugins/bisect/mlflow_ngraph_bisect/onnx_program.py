@@ -12,9 +12,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from mlflow_ngraph.sample_arrays import save_arrays
 from mlflow_ngraph.workloads.base import Format, Init, TensorSpec, WorkloadInfo, WorkloadRef
 from mlflow_ngraph.workloads.materials import Export, Materials, arrays_file
-from mlflow_ngraph.workloads.trial_references import save_arrays
 from mlflow_ngraph_bisect.judging import judge
 from mlflow_ngraph_bisect.onnx_nodes import EVALUATOR, RUNTIME, TORCH, Arithmetic, Value
 from mlflow_ngraph_bisect.program import Arrays, InseparableError, Node, Part, Program

@@ -86,12 +86,12 @@ def _describe(found: Answer, program: Program, whole: WrongPart, smallest: Wrong
 
 def _prepared(question: Question, directory: Path) -> tuple[Source, int]:
     """Prepare the model and its exports, without a study's verification runs."""
+    from mlflow_ngraph.sample_arrays import save_arrays
     from mlflow_ngraph.workloads import samples
     from mlflow_ngraph.workloads.base import Init, WorkloadRef
     from mlflow_ngraph.workloads.materials import Source, arrays_file
     from mlflow_ngraph.workloads.preparing import Preparation
     from mlflow_ngraph.workloads.registry import create
-    from mlflow_ngraph.workloads.trial_references import save_arrays
 
     workload = create(WorkloadRef(**question.workload), Init(**question.init))
     preparation = Preparation(workload, directory, seed=question.seed)

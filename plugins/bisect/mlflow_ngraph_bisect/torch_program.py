@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import fx
 
 from mlflow_ngraph.error_text import one_line
+from mlflow_ngraph.sample_arrays import save_arrays
 from mlflow_ngraph.workloads.base import Init, WorkloadRef
 from mlflow_ngraph.workloads.baseline import ModuleBaseline
 from mlflow_ngraph.workloads.calling import arrays, tensors
@@ -18,7 +19,6 @@ from mlflow_ngraph.workloads.exporting import save_program
 from mlflow_ngraph.workloads.materials import arrays_file
 from mlflow_ngraph.workloads.preparing import Preparation
 from mlflow_ngraph.workloads.registry import create
-from mlflow_ngraph.workloads.trial_references import save_arrays
 from mlflow_ngraph_bisect.program import InseparableError, Node, Part, Program
 
 _FILE = "part.pt2"
