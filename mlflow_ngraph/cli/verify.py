@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine verify``: check an engine's files, its fit to this machine, and its outputs."""
+"""``mlflow-ngraph engine verify``: check an engine's trust, files, fit to this machine and outputs; optionally its speed."""
 
 from __future__ import annotations
 

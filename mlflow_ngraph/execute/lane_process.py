@@ -1,4 +1,4 @@
-"""LaneProcess: the child of a lane that compiles, verifies or measures."""
+"""LaneProcess: starts and ends the child of a lane; its imports are done before anything is timed."""
 
 from __future__ import annotations
 

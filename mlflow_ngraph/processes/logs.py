@@ -1,4 +1,4 @@
-"""Logs of children: their last lines, and what is removed when a child has ended."""
+"""Logs of children: read the last lines; once a child has ended, shorten its log and remove credentials from it."""
 
 from __future__ import annotations
 

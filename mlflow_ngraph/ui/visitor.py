@@ -1,4 +1,4 @@
-"""Visitor of the page, with the permissions that MLflow grants."""
+"""Requests to MLflow's API in the name of the page's visitor, so that the page shows nothing that MLflow would not."""
 
 from __future__ import annotations
 

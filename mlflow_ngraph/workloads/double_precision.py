@@ -1,4 +1,4 @@
-"""Run a PyTorch model in double precision, also operations that it rounds itself. For child processes only."""
+"""Context manager in which PyTorch computes every operation in double precision. For child processes only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Unwrap modules of users into ones that every part of the package can call. For child processes only.
+"""Take torch.compile, DataParallel and inference mode off a user's model, and give lazy layers their values.
 
-Accelerating or distributing wrappers are no part of the model: lanes bring their own. Imports torch.
+Accelerating or distributing wrappers are no part of the model: lanes bring their own. Imports torch: for child processes only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MLflow run of a study over several devices: a parent with each device's study run as its child."""
+"""The parent run of a study over several devices: create it, list the studies below it, close it with their comparison."""
 
 from __future__ import annotations
 

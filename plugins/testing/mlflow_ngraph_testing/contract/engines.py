@@ -1,4 +1,4 @@
-"""Tests of engines: their outputs, and their descriptions."""
+"""Tests of engines: outputs, flags and precision in force, explanations, and refusals that name what is unsupported."""
 
 from __future__ import annotations
 
