@@ -23,6 +23,8 @@ from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.study import Study
 from mlflow_ngraph.verdicts import Verdict
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),

@@ -15,6 +15,8 @@ import pytest
 import mlflow_ngraph
 from tests.support.sources import PACKAGES
 
+pytestmark = pytest.mark.long
+
 HEAVY = ("torch", "timm", "onnx", "onnxruntime", "openvino", "tvm", "mlflow", "pandas", "scipy")
 RUNTIMES = {"torch", "timm", "onnx", "onnxruntime", "openvino", "tvm"}
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 TUTORIALS = Path(__file__).parents[1] / "docs/tutorials"
 PORT = "8080"
 """Stands in the pages."""

@@ -12,6 +12,8 @@ from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.verdicts import Verdict
 from tests.support.records import lane_id, study_record
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def recorded(sqlite_uri: str, tmp_path: Path) -> str:

@@ -11,6 +11,8 @@ import pytest
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import lane_id, study_record
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def recorded(sqlite_uri: str, tmp_path: Path) -> str:

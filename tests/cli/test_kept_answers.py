@@ -22,6 +22,8 @@ from mlflow_ngraph.tracking import connection, sqlite_file
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.served import Served
 
+pytestmark = pytest.mark.long
+
 FRESH = """
 import sys
 from mlflow_ngraph.cli.app import run

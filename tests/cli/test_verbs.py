@@ -27,6 +27,8 @@ from mlflow_ngraph.tables import summary
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -19,6 +19,8 @@ from mlflow_ngraph_testing import fake
 from mlflow_ngraph_testing.fake import FakeCompiler, FakeFlags
 from mlflow_ngraph_testing.steps import in_fresh_process
 
+pytestmark = pytest.mark.long
+
 
 def compiler(**flags: Any) -> FakeCompiler:
     return FakeCompiler(FakeFlags(**flags))

@@ -21,6 +21,8 @@ from mlflow_ngraph.errors import CompileError, FlagError, UnsupportedError
 from mlflow_ngraph.workloads.materials import Source
 from tests.support.apart import with_torch
 
+pytestmark = pytest.mark.long
+
 TARGET = Target(threads=1)
 NARROW = {"simdlen": 256}
 

@@ -15,6 +15,8 @@ from mlflow_ngraph.errors import CompileError, UnsupportedError
 from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
 from mlflow_ngraph_testing.steps import in_fresh_process
 
+pytestmark = pytest.mark.long
+
 SPEC = TensorSpec("x", "float32", ("batch", 4))
 OUTPUT = TensorSpec("y", "float32", ("batch", 4))
 

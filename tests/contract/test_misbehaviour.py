@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 PARITY = "test_a_reloaded_engine_computes_the_models_function[cnn-3]"
 OTHER_INPUTS = "test_it_does_so_for_other_inputs[cnn]"

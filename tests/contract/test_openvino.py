@@ -4,7 +4,7 @@ import pytest
 
 from mlflow_ngraph_testing.contract import CompilerContract
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 
 class TestOpenVINO(CompilerContract):

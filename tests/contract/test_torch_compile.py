@@ -6,7 +6,7 @@ from mlflow_ngraph_testing.contract import CompilerContract
 from tests.support.apart import OnTorch
 from tests.support.on_gpu import OnGpu
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 
 @pytest.mark.usefixtures("compilers")

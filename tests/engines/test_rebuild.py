@@ -25,7 +25,7 @@ from tests.support.logged import BATCHES, WORKLOAD, Logged
 from tests.support.onnx_models import residual_block
 from tests.support.published import publish, rewrite
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 
 def printed(package: Path, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

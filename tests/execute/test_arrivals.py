@@ -21,7 +21,7 @@ from mlflow_ngraph.tracking.schema import Artifact
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_archives.recompute import recompute
 
-pytestmark = pytest.mark.usefixtures("fake_compiler")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_compiler")]
 DELAY_MS = 5.0
 
 

@@ -22,6 +22,8 @@ from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph_archives.recompute import recompute
 from tests.support.onnx_models import branching
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 

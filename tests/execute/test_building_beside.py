@@ -17,7 +17,7 @@ from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.verdicts import Verdict
 
-pytestmark = pytest.mark.usefixtures("fake_compiler")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_compiler")]
 
 WORKLOADS = [f"block:mha?width=16&depth={depth}" for depth in (1, 2, 3)]
 

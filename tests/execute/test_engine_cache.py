@@ -18,7 +18,7 @@ from mlflow_ngraph.recording.outcome import Outcome
 from mlflow_ngraph.study import Study, parse
 from mlflow_ngraph.verdicts import Verdict
 
-pytestmark = pytest.mark.usefixtures("fake_compiler")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_compiler")]
 
 TINY = "block:mha?width=16"
 FAKE = {"name": "fake", "flags": {"at": "compile", "behaviour": "ok"}}

@@ -14,6 +14,8 @@ import pytest
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph.verdicts import Verdict
 
+pytestmark = pytest.mark.long
+
 OWN_DISK = ["unshare", "--map-root-user", "--mount"]
 SCRIPT = """
 mount -t tmpfs -o size=24m none "$1"

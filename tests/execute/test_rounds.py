@@ -21,7 +21,7 @@ from mlflow_ngraph.study import parse
 from mlflow_ngraph.tables.summary import wide_intervals
 from mlflow_ngraph.verdicts import Verdict
 
-pytestmark = pytest.mark.usefixtures("fake_compiler")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_compiler")]
 
 
 def study(**changes):

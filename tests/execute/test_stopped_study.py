@@ -12,6 +12,8 @@ import pytest
 from mlflow_ngraph import runner
 from mlflow_ngraph.study import parse
 
+pytestmark = pytest.mark.long
+
 STOP_S = 1.5
 STOPS = {"tune": ("search", 0.0), "first inference": ("run", 0.0), "requests": ("run", 0.5)}
 """Moments of the stops: stages, with their lane, and the seconds from their beginning."""

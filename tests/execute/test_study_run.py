@@ -20,7 +20,7 @@ from mlflow_ngraph.recording.from_journal import sync_study
 from mlflow_ngraph.study import parse
 from mlflow_ngraph.verdicts import Verdict
 
-pytestmark = pytest.mark.usefixtures("fake_compiler")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_compiler")]
 
 TINY = "block:mha?width=16"
 

@@ -26,6 +26,8 @@ from mlflow_ngraph.processes.interruption import Interrupted, deferred, ending, 
 from mlflow_ngraph.runner import run_study
 from mlflow_ngraph.study import parse
 
+pytestmark = pytest.mark.long
+
 TINY = "block:mha?width=16"
 PATIENCE_S = 300
 STUDY: dict[str, Any] = {

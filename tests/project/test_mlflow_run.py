@@ -17,7 +17,7 @@ from mlflow.entities import Run
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 ROOT = Path(__file__).parents[2]
 TINY = "block:mha?width=128"

@@ -12,6 +12,8 @@ import pytest
 
 from mlflow_ngraph import torchvision_hook
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 WHERE = "import sys; print(sorted({'torch', 'torchvision', 'mlflow_ngraph'} & set(sys.modules)))"
 

@@ -17,7 +17,7 @@ from mlflow_ngraph.study import parse
 from tests.support.cutting import CuttingProxy
 from tests.support.silence import silent
 
-pytestmark = pytest.mark.usefixtures("processes", "compilers", "clean_environment")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("processes", "compilers", "clean_environment")]
 
 STUDY = parse(
     {

@@ -23,6 +23,8 @@ from mlflow_ngraph.tracking.study_run import HANDED_OVER
 from tests.support.records import study_record
 from tests.support.servers import free_port
 
+pytestmark = pytest.mark.long
+
 
 def refusal(uri: str, experiment: str | None = None) -> str:
     started = time.monotonic()

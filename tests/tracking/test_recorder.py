@@ -25,6 +25,8 @@ from mlflow_ngraph.verdicts import Verdict
 from tests.support.recording import PACKAGE, check_once, lane_run, models, runs, small, write
 from tests.support.records import BATCHES, START, lane_id, study_record
 
+pytestmark = pytest.mark.long
+
 
 class Crash(BaseException):
     """The process dies here."""

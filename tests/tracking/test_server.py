@@ -17,7 +17,7 @@ from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Tag
 from tests.support.records import lane_id, study_record
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 ROOT = Path(__file__).parents[2]
 READER = """

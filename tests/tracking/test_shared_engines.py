@@ -25,6 +25,8 @@ from mlflow_ngraph.tracking.schema import Tag
 from mlflow_ngraph.tracking.shared_engines import ServerEngines
 from tests.support.records import lane_id, study_record
 
+pytestmark = pytest.mark.long
+
 REQUIRES = {"openvino": "1.23.0"}
 
 

@@ -15,7 +15,7 @@ from tests.support.records import study_record
 from tests.support.served import record, slower
 from tests.support.servers import OURS, serve
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 ADMIN = ("admin", "a-long-admin-password")
 ALICE = ("alice", "a-long-alice-password")

@@ -18,7 +18,7 @@ from tests.support.served import EXPERIMENT, SLOWER, Served
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 CHARTS = """
 () => Object.fromEntries([...document.querySelectorAll("#curves figure")].map((figure) => [

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.apart import apart
 
+pytestmark = pytest.mark.long
+
 COMPILERS = ("identity", "torchscript", "onnxruntime", "openvino")
 """Those that compile in seconds; benchmarks/huggingface.py has all, and more networks."""
 

@@ -12,6 +12,8 @@ from mlflow_ngraph.workloads.base import Init, TensorSpec, WorkloadRef
 from mlflow_ngraph.workloads.initialise import calibrate, seeded
 from mlflow_ngraph.workloads.registry import create
 
+pytestmark = pytest.mark.long
+
 BRANCHES = {
     "resnet18": ["layer1.0.bn2", "layer4.1.bn2"],
     "deit-small": ["blocks.0.ls1", "blocks.0.ls2", "blocks.11.ls1", "blocks.11.ls2"],

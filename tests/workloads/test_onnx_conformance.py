@@ -9,6 +9,8 @@ import pytest
 from benchmarks.support.onnx_cases import Attempt, Case, Outcome, cases
 from benchmarks.support.onnx_page import Row, lost, page
 
+pytestmark = pytest.mark.long
+
 CHOSEN = (
     "test_averagepool_2d_ceil",
     "test_averagepool_2d_dilations",

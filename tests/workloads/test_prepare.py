@@ -18,6 +18,8 @@ from mlflow_ngraph.workloads.materials import Materials, Source
 from mlflow_ngraph.workloads.preparing import prepare
 from mlflow_ngraph.workloads.registry import create
 
+pytestmark = pytest.mark.long
+
 ALL: tuple[Format, ...] = ("module", "exported", "onnx")
 CONV = "block:conv?width=4&depth=2&image_size=8"
 MODELS = "torch:tests.workloads.models:"

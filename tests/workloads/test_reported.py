@@ -12,6 +12,8 @@ from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.quick import Said, verdicts
 from tests.workloads.reported import INPUTS
 
+pytestmark = pytest.mark.long
+
 BATCHES = (1, 3, 8)
 RUNTIMES = ("onnxruntime", "openvino")
 ABOUT_RUNTIMES = (

@@ -18,6 +18,8 @@ from mlflow_ngraph.tracking import connection
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 from mlflow_ngraph_archives.recompute import recompute
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def run_id(sqlite_uri: str, fake_compiler: None, tmp_path: Path) -> str:

@@ -6,6 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from mlflow_ngraph import study as studies
 from mlflow_ngraph.execute import journal
 from mlflow_ngraph_fleet import description
@@ -13,6 +15,8 @@ from mlflow_ngraph_fleet.bundle import Travelling
 from mlflow_ngraph_fleet.engine import Job
 from mlflow_ngraph_fleet.wire import Listener
 from tests.support.local_engine import LocalEngine
+
+pytestmark = pytest.mark.long
 
 
 def test_a_study_that_has_ended_is_not_measured_again(tmp_path: Path, compilers: None, lock_folder: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from mlflow_ngraph import study as studies
 from mlflow_ngraph_fleet import description
 from mlflow_ngraph_fleet.bundle import Travelling
@@ -12,6 +14,8 @@ from mlflow_ngraph_fleet.engine import Job
 from mlflow_ngraph_fleet.wire import Event, Listener
 from tests.support.local_engine import LocalEngine
 from tests.support.scripted_study import interpreter
+
+pytestmark = pytest.mark.long
 
 
 def launched(tmp_path: Path, name: str = "job", **device: object) -> tuple[list[Event], str]:

@@ -27,6 +27,8 @@ from tests.support import reported
 if TYPE_CHECKING:
     from tests.support.browser import Pages
 
+pytestmark = pytest.mark.long
+
 HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> & "
     "$\\frac{1}{2}$ | `code` [a](http://b)"

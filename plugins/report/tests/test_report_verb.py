@@ -26,6 +26,8 @@ from mlflow_ngraph.tracking.recorder import Recorder
 from mlflow_ngraph.tracking.schema import Artifact, Tag
 from tests.support.records import study_record
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 Cli = Callable[..., tuple[int, str, str]]
 

@@ -26,7 +26,7 @@ from tests.support.servers import QUIET, free_port
 WORKERS = {"MLFLOW_WORKERS": "1"}
 """Each of MLflow's is a process that imports all of it."""
 
-pytestmark = pytest.mark.usefixtures("processes", "clean_environment")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("processes", "clean_environment")]
 
 
 @dataclass

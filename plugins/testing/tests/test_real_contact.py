@@ -11,7 +11,7 @@ from mlflow_ngraph_testing.first_contact.bench import Bench
 from mlflow_ngraph_testing.first_contact.course import PARTS, follow
 from mlflow_ngraph_testing.first_contact.report import MARKDOWN_NAME, Report
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 
 def test_a_machine_is_described_and_a_killed_study_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from mlflow_ngraph_testing.contract import CompilerContract
 from tests.support.on_gpu import OnGpu
 
-pytestmark = pytest.mark.usefixtures("compilers")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("compilers")]
 
 SHORT: dict[str, object] = {
     "trials": 6,

@@ -14,7 +14,7 @@ import pytest
 from mlflow_ngraph_tvm.pool import Candidate, Evaluator, Pool, Worker, WorkerError
 from tests.support.installed import needs
 
-pytestmark = needs("tvm")
+pytestmark = [pytest.mark.long, needs("tvm")]
 
 HOLD = """
 import sys, time
