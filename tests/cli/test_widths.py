@@ -34,6 +34,7 @@ def too_wide(text: str) -> list[str]:
     return [line for line in text.splitlines() if len(line) > WIDTH and len(line.split()) > 1]
 
 
+@pytest.mark.long
 def test_no_verb_prints_wide_lines_or_ends_them_in_blanks(
     sqlite_uri: str, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from mlflow_ngraph_testing.models import INPUTS
 from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.quick import Verdicts, verdicts
 
+pytestmark = pytest.mark.long
+
 SECONDS = 900.0
 COMPILERS = ("identity", "torchscript", "onnxruntime")
 TELLING = {

@@ -208,6 +208,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_script_measures_the_module_that_it_defines(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)

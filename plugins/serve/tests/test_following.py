@@ -145,6 +145,7 @@ def test_what_does_not_prove_itself_never_gets_to_clients(registry: Registry, po
             until_told(registry, version, "refused: ")
 
 
+@pytest.mark.long
 def test_what_fails_while_it_is_watched_is_taken_back(registry: Registry, port: int, tmp_path: Path) -> None:
     good, crashing, failing = (registry.register(plant) for plant in ("good", "later", "failing"))
     registry.move(good)
@@ -177,6 +178,7 @@ def test_what_fails_while_it_is_watched_is_taken_back(registry: Registry, port: 
         until_told(registry, good, "serving")
 
 
+@pytest.mark.long
 def test_a_follower_that_was_killed_serves_again_although_the_server_is_away(
     registry: Registry, port: int, tmp_path: Path
 ) -> None:

@@ -411,6 +411,7 @@ def test_a_server_everywhere_has_an_address_that_can_be_used() -> None:
         assert address(listening) == f"http://localhost:{listening.getsockname()[1]}"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_values_that_the_runtime_does_not_take_cost_nobody_else(tmp_path: Any) -> None:
     """A model that looks numbers up is not asked for those that it does not have."""

@@ -4,6 +4,7 @@ only.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,10 +95,12 @@ class Compilation:
         self._bench.add("tune", records.elapsed_s)
         with self._bench.stage("tune"):
             search = Search(module, self._target, self._flags, records, cores, self._bench.tell)
+            scratch = self._bench.work / "candidates"
             if search.trials < self._flags.trials:
-                scratch = self._bench.work / "candidates"
                 with Pool(scratch, cores, self._threads, self._flags.build_timeout_s) as pool:
                     search.run(pool)
+            else:
+                shutil.rmtree(scratch, ignore_errors=True)  # of a search that was killed after its last trial
         return records, search.found
 
     def _facts(self, result: TuningResult | None) -> dict[str, FlagValue]:

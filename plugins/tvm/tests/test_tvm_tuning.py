@@ -139,6 +139,7 @@ def test_the_engine_explains_itself(whole: tuple[Tuning, dict[str, Any]]) -> Non
     assert found.facts["trials_made"] == FLAGS["trials"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_search_that_is_killed_ends_with_the_database_of_one_that_is_not(
     whole: tuple[Tuning, dict[str, Any]], cnn: Source, tmp_path: Path
@@ -189,6 +190,7 @@ def test_a_finished_search_is_not_made_again(whole: tuple[Tuning, dict[str, Any]
     assert len(again.records) == FLAGS["trials"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("processes")
 def test_a_task_without_improvement_gets_no_more_trials(cnn: Source, tmp_path: Path) -> None:
     tuning = Tuning(cnn, tmp_path, trials=1000, early_stopping=1, cost_model="random")
