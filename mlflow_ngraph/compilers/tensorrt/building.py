@@ -16,6 +16,7 @@ from mlflow_ngraph.compilers.tensorrt.library import Edition, granted, library, 
 from mlflow_ngraph.compilers.tensorrt.precision import in_precision
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
+from mlflow_ngraph.workloads.onnx_file import load_whole
 
 if TYPE_CHECKING:
     from mlflow_ngraph.compilers.base import Workbench
@@ -122,7 +123,7 @@ def _typing(trt: Any) -> int:
 def _model(file: Path, inputs: Sequence[TensorSpec], batch_sizes: Sequence[int], precision: Precision) -> Any:
     """Convert the ONNX model to a precision, with fixed input sizes but for the batch size of several."""
     # Weights in files of their own stay there, unless they have to be converted.
-    model = onnx.load(str(file), load_external_data=precision in ("bf16", "fp16"))
+    model = load_whole(file) if precision in ("bf16", "fp16") else onnx.load(str(file), load_external_data=False)
     only = batch_sizes[0] if len(batch_sizes) == 1 else None
     shapes = {spec.name: spec.shape if only is None else spec.resolve(only) for spec in inputs}
     for value in model.graph.input:

@@ -115,11 +115,10 @@ def _prepared(question: Question, directory: Path) -> tuple[Source, int]:
 
 def _program(question: Question, source: Source, inputs: Arrays) -> Program:
     if "onnx" in COMPILERS.get(question.compiler).formats:
-        import onnx
-
+        from mlflow_ngraph.workloads.onnx_file import load_whole
         from mlflow_ngraph_bisect.onnx_program import OnnxProgram
 
-        model = onnx.load(str(source.onnx(source.materials.batch_sizes[0])))
+        model = load_whole(source.onnx(source.materials.batch_sizes[0]))
         names = [spec.name for spec in source.inputs]
         return OnnxProgram(model, dict(zip(names, inputs, strict=True)), question.compiler)
     from mlflow_ngraph_bisect.torch_program import TorchProgram

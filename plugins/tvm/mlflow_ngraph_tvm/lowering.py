@@ -15,6 +15,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx
 
 from mlflow_ngraph.compilers.reasons import errors_as_limits
+from mlflow_ngraph.workloads.onnx_file import load_whole
 from mlflow_ngraph_tvm.folding import fold_shapes
 
 _TVM = "tvm"
@@ -24,7 +25,7 @@ MAIN = "main"
 
 def read(path: Path, shapes: Mapping[str, Sequence[int]]) -> Any:
     """Import the model as a Relax module with fixed shapes and its weights as constants."""
-    model = fold_shapes(onnx.load(str(path)), shapes)
+    model = fold_shapes(load_whole(path), shapes)
     with errors_as_limits(_TVM), redirect_stdout(StringIO()) as said:
         try:
             return from_onnx(model, shape_dict={name: list(shape) for name, shape in shapes.items()})
