@@ -126,6 +126,8 @@ def _is_known(path: Path, directory: Path, manifest: Manifest) -> bool:
     """True if a wheel is the packaged one, or that of this installation."""
     if _is_packaged(path, directory, manifest):
         return True
+    if not is_of_mlflow(path.relative_to(directory).as_posix()):
+        return False  # finding its wheel imports the package that it names
     try:
         name, content = wheel(path.name.partition("-")[0].replace("_", "-"))
     except DependencyError:
