@@ -16,6 +16,11 @@ from mlflow_ngraph.version import __version__
 
 T = TypeVar("T")
 
+CONVERTER = "mlflow-ngraph-onnx"
+"""The plugin that makes PyTorch modules of ONNX files."""
+ENGINE_PLUGINS = (CONVERTER, "mlflow-ngraph-tvm")
+"""Plugins that an engine may need where it runs."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -79,6 +84,11 @@ class Registry(Generic[T]):
             raise DependencyError(
                 f"{self.kind} {name!r} cannot be loaded from {entry.target}: {type(error).__name__}: {error}"
             ) from error
+
+
+def module_of(distribution: str) -> str:
+    """Name of the package that a distribution of this project installs."""
+    return distribution.replace("-", "_")
 
 
 def load_plugin(plugin: str, group: str, name: str, wanted: str) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from mlflow_ngraph.credentials import hidden
+from mlflow_ngraph.entry_points import CONVERTER, module_of
 from mlflow_ngraph.errors import EngineError, NGraphError
 from mlflow_ngraph.torchvision_hook import FITTING
 
@@ -98,7 +99,7 @@ _QUOTED = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n[ \t]+(\S.*)')
 _NOT_THE_MODEL = re.compile(r"^code/__torch__|/torch/|^<")
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"(),]+/)+")
 """Folders of an absolute path."""
-_MACHINERY = ("torch", "torchvision", "sympy", "numpy", "mlflow_ngraph", "mlflow_ngraph_onnx")
+_MACHINERY = ("torch", "torchvision", "sympy", "numpy", "mlflow_ngraph", module_of(CONVERTER))
 """Packages whose functions a model calls, or that call it."""
 
 

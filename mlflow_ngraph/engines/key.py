@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.compilers.base import Compiler, FlagValue, Target
+from mlflow_ngraph.entry_points import CONVERTER, module_of
 from mlflow_ngraph.version import __version__
 from mlflow_ngraph.workloads.materials import EXPORTERS
 
@@ -22,8 +23,6 @@ SCHEMA = 2
 _HERE = Path(__file__).resolve().parent.parent
 _OURS = (_HERE / "compilers", _HERE / "workloads")
 """The code that every compilation goes through."""
-_CONVERTER = "mlflow_ngraph_onnx"
-"""The plugin that makes modules of ONNX files."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _counted(compiler: Compiler[Any], target: Target) -> dict[str, Any]:
 def _code_digest(kind: type[Compiler[Any]]) -> str:
     """sha256 of the Python files that compile: a version number alone would hide a change in a checkout."""
     digest = hashlib.sha256()
-    converter = find_spec(_CONVERTER)
+    converter = find_spec(module_of(CONVERTER))
     places = map(Path, converter.submodule_search_locations or ()) if converter is not None else ()
     for root in sorted({*_OURS, *places, _home(kind)}):
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):

@@ -11,6 +11,7 @@ from mlflow_ngraph import documents, formats
 from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.compilers.spec import BatchSize, EngineSpec, FrozenModel
 from mlflow_ngraph.engines.files import is_long, is_plain
+from mlflow_ngraph.entry_points import ENGINE_PLUGINS, module_of
 from mlflow_ngraph.errors import EngineError
 from mlflow_ngraph.metrics import EAGER
 from mlflow_ngraph.text import shortened
@@ -28,7 +29,7 @@ ENGINE_DIRECTORY = "engine"
 _WITHIN = f"{ENGINE_DIRECTORY}/"
 _OF_MLFLOW = re.compile(
     r"MLmodel|requirements\.txt|conda\.yaml|python_env\.yaml|README\.md|registered_model_meta"
-    r"|wheels/mlflow_ngraph(_onnx|_tvm)?-[\w.]+-\w+-py3-none-any\.whl",
+    rf"|wheels/({'|'.join(map(module_of, ('mlflow-ngraph', *ENGINE_PLUGINS)))})-[\w.]+-\w+-py3-none-any\.whl",
     re.ASCII,
 )
 MAX_BYTES = 16 << 20

@@ -19,6 +19,7 @@ from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines.files import sha256
 from mlflow_ngraph.engines.manifest import FILE, Manifest, is_of_mlflow
 from mlflow_ngraph.engines.wheel import has_files, is_plugin, wheel
+from mlflow_ngraph.entry_points import module_of
 from mlflow_ngraph.errors import DependencyError, EngineError
 from mlflow_ngraph.text import shortened
 from mlflow_ngraph.workloads.base import BATCH, TensorSpec
@@ -159,7 +160,7 @@ def _strange(lines: Sequence[str], directory: Path, manifest: Manifest) -> str:
     others = [line for line in lines if line not in runtime and not _OWN.fullmatch(line)]
     if others:
         return f"{shortened(others[0])} is not in the manifest"
-    plugins = [f"./{WHEELS}/{name.replace('-', '_')}-" for name, _ in packages if is_plugin(name)]
+    plugins = [f"./{WHEELS}/{module_of(name)}-" for name, _ in packages if is_plugin(name)]
     lacking = [line for line in runtime if line not in lines]
     lacking += [begin for begin in plugins if not any(line.startswith(begin) for line in lines)]
     return f"{shortened(lacking[0])} lacks" if lacking else ""

@@ -1,4 +1,4 @@
-"""Build a wheel of this package from its installation, for the environments of MLflow models.
+"""Build wheels of this package and of its plugins from their installation, for the environments of MLflow models.
 
 A model's environment installs its listed requirements, and this package need not be on an index. So the wheel lies in
 the model and the requirements name it by its path; pip then finds its dependencies as usual. It is a plain zip of the
@@ -18,12 +18,11 @@ from importlib import resources
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
+from mlflow_ngraph.entry_points import ENGINE_PLUGINS, module_of
 from mlflow_ngraph.errors import DependencyError
 from mlflow_ngraph.version import __version__
 
 _CORE = "mlflow-ngraph"
-ENGINE_PLUGINS = (f"{_CORE}-onnx", f"{_CORE}-tvm")
-"""Plugins that engines need."""
 _LEFT = "__pycache__"
 """Files that Python generates; everything else belongs to the package."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -50,7 +49,7 @@ def wheel(name: str = _CORE) -> tuple[str, bytes]:
 
     Raises `DependencyError` if the distribution, this one or a plugin, is not installed with metadata.
     """
-    package = name.replace("-", "_")
+    package = module_of(name)
     try:
         installation = distribution(name)
         root = Path(str(resources.files(package))).resolve()

@@ -22,6 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mlflow_ngraph.entry_points import CONVERTER, module_of
+
 _TENSOR = torch.Tensor
 _TO_PYTHON = (
     *(_TENSOR.tolist, _TENSOR.numpy, _TENSOR.__array__, _TENSOR.__dlpack__, _TENSOR.__repr__, _TENSOR.apply_),
@@ -41,8 +43,6 @@ _OF_SHAPE = (
 _OF_META = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_contiguous", "size", "stride", "dim")
 _OURS = Path(__file__).resolve().parents[1]
 _TORCH = Path(torch.__file__).resolve().parent
-_CONVERTER = "mlflow_ngraph_onnx"
-"""The plugin whose modules run the nodes of an ONNX graph."""
 
 
 @dataclass
@@ -178,7 +178,7 @@ def _place() -> str:
     """Innermost line that is neither torch's nor of this package."""
     for frame in reversed(traceback.extract_stack()):
         path = Path(frame.filename).resolve()
-        if path.parent.name == _CONVERTER:
+        if path.parent.name == module_of(CONVERTER):
             return "a node of the ONNX graph whose shape or index depends on the data"
         if not path.is_relative_to(_OURS) and not path.is_relative_to(_TORCH) and not frame.filename.startswith("<"):
             return f"{path.name}:{frame.lineno}: {frame.line or ''}".rstrip(": ")

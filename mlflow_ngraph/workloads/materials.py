@@ -212,12 +212,12 @@ class Source:
             return self.directory / name
         if batch is None:
             raise UnsupportedError(f"{self.info.label}: no dynamic batch size: {export.static_because}")
-        raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
+        raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared")
 
     def _export(self, kind: Format) -> Export:
         export = self.materials.formats.get(kind)
         if export is None:
-            raise NGraphError(f"{self.info.label}: format {kind!r} is not prepared in {self.directory}")
+            raise NGraphError(f"{self.info.label}: format {kind!r} is not prepared")
         if export.error is not None:
             raise UnsupportedError(f"{self.info.label}: {export.error}")
         return export
@@ -233,7 +233,7 @@ class Source:
         if only is not None and batch != only:
             raise UnsupportedError(f"{self.info.label} accepts batch size {only} only, not {batch}")
         if batch not in self.materials.batch_sizes:
-            raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared in {self.directory}")
+            raise NGraphError(f"{self.info.label}: batch size {batch} is not prepared")
 
 
 def rebuild(workload: Workload, wrapped: Sequence[Wrapper], directory: Path) -> torch.nn.Module:

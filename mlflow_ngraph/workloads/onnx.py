@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mlflow_ngraph.entry_points import load_plugin
+from mlflow_ngraph.entry_points import CONVERTER, load_plugin
 from mlflow_ngraph.error_text import one_line
 from mlflow_ngraph.errors import UnsupportedError
 from mlflow_ngraph.workloads.base import TensorSpec, fixed_batch
@@ -29,7 +29,7 @@ def convert(path: Path) -> torch.nn.Module:
     Raises `UnsupportedError` for what PyTorch has no operator for, and `DependencyError` without the plugin.
     """
     wanted = "running an ONNX file in PyTorch"
-    module: torch.nn.Module = load_plugin("mlflow-ngraph-onnx", "mlflow_ngraph.converters", "onnx", wanted)(path)
+    module: torch.nn.Module = load_plugin(CONVERTER, "mlflow_ngraph.converters", "onnx", wanted)(path)
     return module
 
 

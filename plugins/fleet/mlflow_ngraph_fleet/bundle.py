@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mlflow_ngraph.engines.wheel import ENGINE_PLUGINS, wheel
+from mlflow_ngraph.engines.wheel import wheel
+from mlflow_ngraph.entry_points import ENGINE_PLUGINS
 from mlflow_ngraph.errors import DependencyError, WorkloadError
 from mlflow_ngraph.study import Study, WorkloadChoice
 from mlflow_ngraph.workloads.file import linked
