@@ -42,6 +42,8 @@ _QUANTITIES = {
 _OVER_EAGER = ("speedup", "bsr", "cpu_reduction")
 _OTHERS = ("tvm", "onnxruntime")
 """Compilers that others are compared with in shared rounds."""
+_ANOTHER_VENDOR = "another vendor"
+"""Stands among the devices where processors of two vendors were measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class Measured:
 
     figures: Sequence[Figure] = ()
     devices: frozenset[str] = frozenset()
-    """Devices of the paper that the machines stand for."""
+    """Devices of the paper that the machines stand for, and ``another vendor`` if processors of two are among them."""
     studies: Sequence[str] = ()
     """A line for each study."""
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -110,7 +112,8 @@ def figures(frame: pd.DataFrame, machines: Mapping[str, Machine]) -> tuple[list[
     ok = every[every["verdict"].eq(str(Verdict.OK)) & every["throughput"].notna()].reset_index(drop=True)
     found = [*_own(ok), *_paired(ok), *_compile_times(ok), *_depths(ok), *_agreements(every)]
     found += _between_vendors(select(found, "speed-up"), vendors)
-    return found, frozenset(filter(None, devices.values()))
+    several = [_ANOTHER_VENDOR] * (len(set(vendors.values())) > 1)
+    return found, frozenset(filter(None, [*devices.values(), *several]))
 
 
 def _about(row: Mapping[Hashable, Any]) -> dict[str, Any]:

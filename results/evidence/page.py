@@ -19,7 +19,7 @@ paper's own tables, and by archived studies of this tool, whose archives lie in 
 _READING = """
 * **holds**: each figure that the claim speaks of lies where the claim says; for "up to", one does. **does not hold**: one
   figure does not; for "up to", none does; for "most", half do not. **undecided**: intervals include the border, or figures are
-  missing. **needs a device**: nobody here has it. **nothing there**: no table has such figures.
+  missing. **needs a device**: the archives have none of that kind. **nothing there**: no table has such figures.
 * Brackets are intervals that hold together for all figures of a claim, with 95 % (Bonferroni). A figure without one has none
   in the paper, or is exact. Those of Table VI follow from its standard deviations over 100 repetitions, taken as independent.
 * Where a claim speaks of a difference in general, a ratio of 1.1 is where it begins. Speed-ups are over eager execution. ASE is
