@@ -1,4 +1,4 @@
-"""The command line: ``mlflow-ngraph`` and ``python -m mlflow_ngraph``."""
+"""Entry point of the command line, ``mlflow-ngraph`` or ``python -m mlflow_ngraph``; `cli.app` implements it."""
 
 from __future__ import annotations
 

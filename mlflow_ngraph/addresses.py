@@ -1,4 +1,4 @@
-"""Remove credentials from the addresses of servers and databases before others see them.
+"""Remove logins and queries from server and database addresses, and these and other secrets from texts.
 
 A password may hold any character, also those that end a password elsewhere. So an address that can be read in more than
 one way is not shown at all.

@@ -1,4 +1,4 @@
-"""Files that only save time, below the user's cache directory; anybody may delete them."""
+"""Make directories in the user's cache, and write files there atomically, ignoring a full or read-only disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cache on disk of answers of `compare` and `recommend`, by a digest of the question, the code and the tables.
+"""Disk cache of answers of verbs that read results, by a digest of the question, the code and the tables.
 
 The key is a digest of everything that an answer depends on: the question, the code, and the run and sha256 of every
 table. For a database on this machine it is the state of its file (`cli/kept.py`). Hence nothing needs invalidation.

@@ -1,4 +1,4 @@
-"""Variance between studies: differences of the same figures beyond their intervals.
+"""Estimate the variance between studies of a machine beyond their own errors, and widen intervals by it.
 
 Rounds cancel disturbances that slow down all lanes of a round. A disturbance that outlasts the study and affects lanes
 differently is in every round alike. Only another study reveals it.

@@ -1,4 +1,4 @@
-"""Cells of a table by their position. A slice of a frame for each cell or group would cost a hundred times as much."""
+"""`CellColumns`: caches columns, intervals and group codes of a results table, for cells by row position."""
 
 from __future__ import annotations
 

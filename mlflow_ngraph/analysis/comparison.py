@@ -1,4 +1,4 @@
-"""Pairwise comparison of cells: "is A better than B, by how much, and how surely".
+"""Pairwise comparison of cells by a metric: ratios with errors, the leader, its ties, equals and possible winners.
 
 Cells that share rounds are compared round by round, because disturbances of a round cancel. Others are compared by a
 chain of such pairs. Figures as they stand are compared only without a chain. docs/explanation/comparing.md has the

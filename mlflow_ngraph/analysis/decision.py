@@ -1,4 +1,4 @@
-"""Answers to "what should run here": compiler, batch size, gain, and what is undecided."""
+"""`Answer` for each workload and device: best cell, speed-ups, equals, rivals, in a sentence; also for fleets."""
 
 from __future__ import annotations
 

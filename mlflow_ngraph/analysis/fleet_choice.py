@@ -1,4 +1,4 @@
-"""One choice for all devices of a fleet, by its performance relative to each device's best."""
+"""Rank the choices that run on all devices of a fleet, by performance relative to each device's best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Study runs of tracking servers, with their tags and results tables.
+"""List study runs of tracking servers with their tags, find deleted lane runs, and download files of runs.
 
 Speed matters here: users wait for it before cached results can be shown. Plain servers and SQLite files are queried
 directly, because importing MLflow takes longer than the answer. All others go through MLflow's client, which knows

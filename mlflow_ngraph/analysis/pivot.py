@@ -1,4 +1,7 @@
-"""A comparison as plain values. Imports no pandas, so that cached comparisons are shown quickly."""
+"""`Pivot`: a finished comparison as plain values, to and from JSON. Imports no pandas.
+
+Cached comparisons are shown before pandas could be imported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranking of measured engines by an objective."""
+"""Rank measured engines of one model by an objective under limits, with ties, rivals and reasons of exclusion."""
 
 from __future__ import annotations
 

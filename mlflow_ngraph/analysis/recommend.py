@@ -1,4 +1,4 @@
-"""Recommendation: the best cell for an objective under limits, per device or for a whole fleet."""
+"""Recommendation: cells ranked by an objective under limits, per device or for a fleet, and their Pareto front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiments that a verb looks at where none was named."""
+"""Narrow found study runs to the experiments of named runs, or to the experiment that was recorded to last."""
 
 from __future__ import annotations
 

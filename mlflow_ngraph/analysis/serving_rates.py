@@ -1,4 +1,4 @@
-"""Latency at a rate of requests, from studies with open-loop load."""
+"""Read results of open-loop load from servers, and add the p99 latency at a requested rate to the tidy table."""
 
 from __future__ import annotations
 

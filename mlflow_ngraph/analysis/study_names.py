@@ -1,4 +1,4 @@
-"""Lookup of studies by name, with a check for ambiguity."""
+"""Look up study runs by name, id or ``NAME~1``, and the study before one; leave out imported studies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cache of results tables, fetched concurrently.
+"""Fetch results tables of study runs concurrently from a server, and cache tables and refusals on disk.
 
 The key is the run and the sha256 of its file, which the run's tags carry. So a study recorded again gets another key,
 and deleted ones are never looked up. Several processes may share the directory: files are written aside and renamed.

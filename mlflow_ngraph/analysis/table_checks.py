@@ -1,4 +1,4 @@
-"""Validation of results tables from servers.
+"""Parse and validate results tables from servers: refuse impossible ones, and remove control characters.
 
 Anyone who may write to an experiment may have put anything there. An impossible table is refused as a whole, with its
 first error, and does not affect other tables.

@@ -1,4 +1,7 @@
-"""Sentences and commands about rivals of an answer. Imports no pandas, so that cached answers are shown quickly."""
+"""`Rival` of an answer, with sentences and commands to measure again. Imports no pandas.
+
+Cached answers are shown before pandas could be imported.
+"""
 
 from __future__ import annotations
 

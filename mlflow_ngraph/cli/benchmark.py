@@ -1,4 +1,4 @@
-"""``mlflow-ngraph benchmark``: run a study, or show what it would do."""
+"""``mlflow-ngraph benchmark``: run a study here or on a fleet and print its results, or print its plan only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of ``mlflow-ngraph doctor``: Python, compilers, devices, disk, tracking server."""
+"""All checks of ``mlflow-ngraph doctor``; here Python, compilers, processors, load, memory, disk, server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph local clean``: remove studies, logs and engines that are no longer needed."""
+"""``mlflow-ngraph local clean``: list kept studies, logs and engines, or remove some with ``--yes``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study cleanup``: end RUNNING runs whose process has died."""
+"""``mlflow-ngraph study cleanup``: list RUNNING runs, and with ``--yes`` end those whose process has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph compare``: recorded results side by side."""
+"""``mlflow-ngraph compare``: print or write a pivot of one metric over recorded results, or of its ratios."""
 
 from __future__ import annotations
 

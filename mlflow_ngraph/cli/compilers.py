@@ -1,4 +1,4 @@
-"""``mlflow-ngraph info compilers``: installed compilers, their availability and flags."""
+"""``mlflow-ngraph info compilers``: all known compilers, their version, availability here, and flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph doctor``: check this machine's fitness for measuring."""
+"""``mlflow-ngraph doctor``: print the results of `checks` on this machine with remedies; fail on problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filter options of verbs that read results, and reading the results that they choose."""
+"""Filter and limit options of verbs that read results, the `Selection` from them, and reading the results table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph fleet``: verbs for the machines of a lab, and for studies on several of them."""
+"""``mlflow-ngraph fleet``: group of the verbs for the machines of a lab; plugins implement all of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Checks of the machine for ``mlflow-ngraph doctor``: who measures on it, what makes its numbers unsteady,
-and which sensors would tell. Nothing is changed; every remedy is for a person to carry out.
-"""
+"""Checks of the machine for ``mlflow-ngraph doctor``: lock, swap, SMT, power mode, sensors, GPU settings."""
 
 from __future__ import annotations
 

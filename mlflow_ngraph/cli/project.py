@@ -1,4 +1,6 @@
-"""``mlflow-ngraph project``: what the entry points in ``MLproject`` call. Hidden: people use ``benchmark``.
+"""``mlflow-ngraph project``: hidden verb of ``MLproject``: run a study here or in its device's sub-project.
+
+People use ``benchmark``.
 
 MLflow passes every parameter as text and checks nothing; text that is empty stands for "as the study says".
 """

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine pull``: download an engine by name, or the best measured one that fits this machine."""
+"""``mlflow-ngraph engine pull``: download and verify an engine, by name or the best that fits this machine."""
 
 from __future__ import annotations
 

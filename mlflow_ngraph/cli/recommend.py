@@ -1,4 +1,4 @@
-"""``mlflow-ngraph recommend``: the best engines for each model and device, equals, and the cost of the others."""
+"""``mlflow-ngraph recommend``: best engines per model and device or for a fleet, under limits; costs of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validated study from the text of options."""
+"""Validated `Study` from the name of a study and the texts of options that replace its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard streams that may be closed, without Unicode, or without a reader."""
+"""Make standard streams safe that are closed, lack Unicode or lost their reader; copy printed text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan of a study for ``--dry-run``: lanes, cells, estimated time and space, and notes."""
+"""Print the plan of a study for ``--dry-run``: lanes, cells, time and space; notes, also before any run."""
 
 from __future__ import annotations
 

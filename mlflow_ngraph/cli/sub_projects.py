@@ -1,4 +1,4 @@
-"""Sub-projects of the MLflow project: where a study for a device is run, and how its run ends.
+"""Run a study in the MLflow sub-project of its device, and end the MLflow run if it fails or is ended.
 
 ``mlflow run . -e benchmark -P device=xeon`` starts in whatever environment MLflow made or was told to use. If that
 environment has the study's compilers, the study runs right there. If not, it runs through the device's sub-project

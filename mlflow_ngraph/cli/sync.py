@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study sync``: record studies that were measured without a tracking server."""
+"""``mlflow-ngraph study sync``: list studies that are not recorded, or record them, once or repeatedly."""
 
 from __future__ import annotations
 

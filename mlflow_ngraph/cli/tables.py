@@ -1,6 +1,4 @@
-"""Tables on a terminal that cut nothing: what is too wide loses columns that matter less, breaks words of sentences where there
-are many rows, or becomes records.
-"""
+"""Print tables on a terminal uncut: too wide ones lose spare columns, break words, or become records."""
 
 from __future__ import annotations
 

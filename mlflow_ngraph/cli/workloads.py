@@ -1,4 +1,4 @@
-"""``mlflow-ngraph info workloads``: models of the paper, or any named model."""
+"""``mlflow-ngraph info workloads``: parameters, MACs, family and inputs of the paper's or any named models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output in the requested format, printed or written to a file."""
+"""Choose an output format by option or file ending; print or write text, tables and Markdown."""
 
 from __future__ import annotations
 

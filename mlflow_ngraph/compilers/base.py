@@ -1,4 +1,4 @@
-"""The contract of a compiler adapter.
+"""The contract of a compiler adapter: `Compiler` with flags, target and build, and `Engine` with bound inputs.
 
 An adapter compiles a model into an engine on disk (`Compiler.compile`) and loads the engine in another process
 (`Compiler.load`). It knows nothing of studies, journals or MLflow. To add one, subclass `Compiler` and register it in

@@ -1,4 +1,4 @@
-"""Explanations of compiled models, in one form for all compilers."""
+"""`Explanation` of a compiled model, one form for all compilers: kernels, fusions, node counts; as JSON."""
 
 from __future__ import annotations
 

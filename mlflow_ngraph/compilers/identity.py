@@ -1,4 +1,4 @@
-"""PyTorch eager: the baseline of every speed-up and parity check."""
+"""The adapter ``identity``, eager PyTorch: runs the live module without compilation; the default baseline."""
 
 from __future__ import annotations
 

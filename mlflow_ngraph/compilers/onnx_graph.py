@@ -1,4 +1,4 @@
-"""Nodes of an ONNX file, for explanations of compilers that start from one."""
+"""Inspect ONNX graphs: nodes, kept as JSON for explanations, batch symbols, and 8-bit products that saturate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The specification of an engine, ``spec.json``: contents, compilation and loading.
+"""`EngineSpec`, the content of ``spec.json``: an engine's model, target, flags, and requirements for loading.
 
 Adapters write it last, so a directory without one is no engine. The manifest of a package repeats it.
 """

@@ -1,4 +1,4 @@
-"""Execute engines of the three PyTorch adapters. Imports torch, so import it inside their methods only."""
+"""Configure PyTorch, cast modules, run engines of its adapters. Imports torch: import it inside methods only."""
 
 from __future__ import annotations
 

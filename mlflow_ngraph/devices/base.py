@@ -1,4 +1,4 @@
-"""The contract of a device profile.
+"""The contract of a device profile: `DeviceProfile`, its accelerator and compilers, and `Fitness` of this machine.
 
 A profile names a kind of machine, recognises it, and lists the compilers worth trying on it. To add one, subclass
 `DeviceProfile` and register it in the entry-point group ``mlflow_ngraph.devices``.

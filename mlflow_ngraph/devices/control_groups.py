@@ -1,4 +1,4 @@
-"""Control groups of this process, which limit containers and services to a part of the machine."""
+"""Find the directories of this process's control groups; `memory` and `processors` read limits in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensors of an NVIDIA GPU, through the driver's management library (NVML)."""
+"""Sensors and settings of an NVIDIA GPU, through the driver's management library (NVML)."""
 
 from __future__ import annotations
 

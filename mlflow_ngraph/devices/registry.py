@@ -1,4 +1,4 @@
-"""Registry of device profiles."""
+"""Registry of device profiles; their accelerators, and warnings about processors that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeat of a study run, which tells it from one whose process has died."""
+"""Heartbeat: writes signs of life into a study run from a thread, and tests if another process is writing a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Write the files that make an engine package a model of MLflow: MLmodel with signature, and an environment with this engine's
-runtime only; `mlflow_ngraph.engines.model_files` checks them.
-"""
+"""Write the files that make an engine package an MLflow model: MLmodel with signature, requirements, wheels."""
 
 from __future__ import annotations
 

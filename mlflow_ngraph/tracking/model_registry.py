@@ -1,4 +1,4 @@
-"""Model registry of a tracking server: registered engines by their aliases."""
+"""Read-only lookup of registered engines by alias in MLflow's model registry, and a check of alias names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of tracking servers for plain HTTP, which needs no slow import of MLflow."""
+"""Sessions and artifact addresses for plain HTTP to a tracking server, where MLflow's slow client is not needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare what the server lists at the end of recording with what was written: each lane and engine once, and whole.
+"""Check that the server lists each recorded lane and engine once and whole, and delete surplus runs and engines.
 
 MLflow's client repeats a request whose answer was lost, also one that makes something, and a proxy may answer what the
 server never heard. So what the server lists at the end is compared with what was written.

@@ -1,4 +1,4 @@
-"""Recorder of a study in MLflow; recording again after a crash changes nothing.
+"""Recorder: writes a study's runs, engines and result files to MLflow; after a crash it adds only missing parts.
 
 A study has one record in an experiment: a study run, lane runs and engines with the key of the record in a tag. The journal
 names the runs and engines that were made. What it does not name, as its answer was lost, is looked for by this key and the id

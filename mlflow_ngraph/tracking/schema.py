@@ -1,4 +1,4 @@
-"""Names of tags, params and metrics in MLflow. Others read by these names: changing one is a breaking change."""
+"""Names of tags, params, metrics and files in MLflow: changing one is breaking. Also limits and run colours."""
 
 from __future__ import annotations
 

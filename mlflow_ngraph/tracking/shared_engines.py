@@ -1,4 +1,4 @@
-"""Lookup of engines on a tracking server by their cache key."""
+"""ServerEngines: finds an engine on a tracking server by its cache key, checks its trust, and downloads it."""
 
 from __future__ import annotations
 

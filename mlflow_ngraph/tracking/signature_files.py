@@ -1,4 +1,4 @@
-"""Signatures of engines on a tracking server: a file beside the manifest, and a tag that announces it."""
+"""Fetch an engine's signature from a tracking server, unchecked, or sign its manifest there and tag the engine."""
 
 from __future__ import annotations
 

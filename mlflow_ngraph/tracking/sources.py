@@ -1,4 +1,4 @@
-"""Engine of a tracking server by name: a model, or a run that has engines."""
+"""Resolve a model URI or a run ID to one engine on a server; `EngineFilter` chooses among a run's engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader of MLflow's SQLite databases that does not import MLflow, which takes longer than the answer.
+"""Read study runs, deleted lane runs and LoggedModels from MLflow's SQLite file, without importing MLflow.
 
 Nothing is written, and nothing kept: each question is one transaction on the file, and on its write-ahead log, so what
 somebody has just committed is in the answer. A file that is no database of MLflow's, is laid out in another way or has

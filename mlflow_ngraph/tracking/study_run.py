@@ -1,4 +1,4 @@
-"""Run of a study: that of ``mlflow run``, an earlier one, or a new one.
+"""Find or create a study's experiment and MLflow run, and take over lane runs that an earlier process left.
 
 A run that somebody else began, such as one's own training, is never written into: the study becomes a run below it.
 """

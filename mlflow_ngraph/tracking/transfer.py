@@ -1,4 +1,4 @@
-"""Resumable download of one file, verified by its digest.
+"""Download one file resumably and verify its digest, from any `ArtifactStore`; small files also unverified.
 
 The digest is taken while the file arrives. What has come lies in a file named by the digest of the whole, so a cut
 transfer goes on where it stopped, in this call or the next.

@@ -1,4 +1,4 @@
-"""Ready-made views of an experiment's runs: charts and columns that compare devices and compilers.
+"""Write ready-made views (charts, columns) into an experiment for MLflow's UI, and build links to views and runs.
 
 A view is an experiment tag in a format that the MLflow UI reads and that MLflow does not document. Hence views are only
 written to servers of versions where they are known to work, and one that a person has edited is left alone.

@@ -1,4 +1,4 @@
-"""Answers of the page, computed from the tidy table as plain values for JSON."""
+"""Answers for the page's JSON endpoints, from the results table: choices, comparison of a metric, and findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Query of the page, parsed from its address."""
+"""Query: parses the page's filters, metric, baseline and batch from its address, and selects matching rows."""
 
 from __future__ import annotations
 

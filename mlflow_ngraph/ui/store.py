@@ -1,4 +1,4 @@
-"""Cache of the newest results of this server's studies."""
+"""ResultStore: lists this server's study runs, and reads and caches the newest result of each of their cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to MLflow's API in the name of the page's visitor, so that the page shows nothing that MLflow would not."""
+"""Visitor: asks MLflow for study runs and artifacts in the name of the page's visitor, so its permissions hold."""
 
 from __future__ import annotations
 

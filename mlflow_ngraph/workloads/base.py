@@ -1,4 +1,4 @@
-"""Workload references, which anybody can parse, and workloads, which only a child process builds."""
+"""Abstract base of workloads, their references as text, and descriptions of inputs, initialisation and models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the baseline, which gives the reference outputs. For child processes only."""
+"""Run the PyTorch or ONNX baseline for reference outputs, also in other arithmetic. For child processes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a model once, and list the places where Python reads its data: `if x.sum() > 0`, `int(x.max())`.
+"""Run a model once, and list code lines where Python reads its data, as `if x.sum() > 0`, or draws random numbers.
 
 A trace records what Python did for one input, and repeats it for every other. Shapes are no data, because an engine is
 made for a batch size, except data-dependent ones: `len(x.nonzero())`. Imports torch: for child processes only.

@@ -1,4 +1,4 @@
-"""Describe a workload by building and counting it. For child processes only."""
+"""Collect inputs, parameters and MACs of a workload, building it if needed. For child processes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export the live model of a workload in the formats of compilers. For child processes only."""
+"""Export a workload's live model to torch.export programs and ONNX files. For child processes only."""
 
 from __future__ import annotations
 

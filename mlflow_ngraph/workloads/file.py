@@ -1,4 +1,4 @@
-"""Common bases of workloads whose user may name samples, and of those that come from a model file."""
+"""Base classes of workloads with a user's samples or from a model file; checks and copies of such files."""
 
 from __future__ import annotations
 

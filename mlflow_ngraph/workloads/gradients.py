@@ -1,4 +1,4 @@
-"""Find models that compute gradients themselves, such as forces of an energy. Imports torch: for child processes only."""
+"""Detect a model that computes gradients itself, such as forces. Imports torch: for child processes only."""
 
 from __future__ import annotations
 

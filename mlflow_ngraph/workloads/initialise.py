@@ -1,4 +1,4 @@
-"""Draw random parameters that keep every branch of a network alive, so that a parity check can fail.
+"""Seed or skip the drawing of parameters, and adjust random ones so that every branch of a network matters.
 
 Published initialisations switch residual branches off: the last normalisation of a ResNet branch and the LayerScale of
 a transformer start at (almost) zero, so an engine could drop the branch unnoticed. `calibrate` replaces constants by

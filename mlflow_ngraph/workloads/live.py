@@ -1,4 +1,4 @@
-"""Workload of a module in memory, from a notebook or a script."""
+"""Live: holds a module in memory with example inputs for a study, and has `writing_out` write it to files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of a prepared workload's files, the content of ``materials.json``, and `Source`, through which compilers read them.
+"""File names of a prepared workload, its record ``materials.json``, and `Source`, from which compilers read them.
 
 A directory holds ``materials.json``, ``weights.safetensors``, the exports (``model.pt2``, ``model.onnx``, or one per
 batch size such as ``model-b8.onnx`` where a model cannot be exported for all), and for every batch size the seeded

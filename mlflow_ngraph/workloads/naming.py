@@ -1,4 +1,4 @@
-"""Unique names of workloads in tables: labels, extended where two are equal."""
+"""Make unique names of workloads for tables from their labels, and match such names with workloads."""
 
 from __future__ import annotations
 

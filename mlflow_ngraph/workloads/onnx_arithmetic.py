@@ -1,4 +1,4 @@
-"""Run an ONNX graph in less exact arithmetic, as `arithmetic` does with PyTorch models.
+"""Rewrite an ONNX graph so that it computes less exactly: results a few roundings off, or across rounding steps.
 
 Both functions return another graph with the same inputs and outputs, for ONNX Runtime. For child processes only.
 """

@@ -1,4 +1,4 @@
-"""Options of workload schemes: declared as pydantic models, checked in the parent."""
+"""Base classes of the options of workload schemes as pydantic models, and parsing of a reference's options."""
 
 from __future__ import annotations
 

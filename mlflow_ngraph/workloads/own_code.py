@@ -1,4 +1,4 @@
-"""Import a user's modules from the current directory, which is on no child's path by default."""
+"""Put the current directory on ``sys.path``, so that a child process can import a user's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepare a workload: build it once, compute the reference outputs, export it. For child processes only."""
+"""Prepare a workload's files: build and observe it, add reference outputs, export it. For child processes only."""
 
 from __future__ import annotations
 

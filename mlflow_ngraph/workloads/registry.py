@@ -1,4 +1,4 @@
-"""Registry of workload schemes."""
+"""Registry of workload schemes: creates a workload from its reference, and lists the paper's models and blocks."""
 
 from __future__ import annotations
 

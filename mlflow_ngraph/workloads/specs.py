@@ -1,4 +1,4 @@
-"""Input specifications: as users write them, and as model files declare them."""
+"""Convert inputs as users or model files declare them to tensor specifications, and find their batch axis."""
 
 from __future__ import annotations
 

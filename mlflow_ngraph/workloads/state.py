@@ -1,4 +1,4 @@
-"""Detect state that a model keeps between calls. Imports torch: for child processes only."""
+"""Snapshot, compare and vary state that a model keeps between calls. Imports torch: for child processes only."""
 
 from __future__ import annotations
 

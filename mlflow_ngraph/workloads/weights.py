@@ -1,4 +1,4 @@
-"""Save and load parameters and buffers. Imports torch: for child processes only."""
+"""Save, load and digest parameters and buffers. Imports torch: for child processes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings and their hypotheses, and the cells that all kinds of findings are about."""
+"""`Finding`, `Hypotheses` and the `Cells` they are about, with weights and helpers for texts and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gains and losses against the baseline, in speed and in scaling with the batch size."""
+"""Findings of compilers that are faster or slower than the baseline, or scale worse with the batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed cells and contaminated measurements. Nothing is tested here."""
+"""Findings of cells that failed, are unsupported or not measured, and of noisy machines, without any test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaling of throughput: batch sizes and widths from which it grows less."""
+"""Batch sizes beyond which throughput stops growing, and widths from which blocks scale worse with the batch."""
 
 from __future__ import annotations
 

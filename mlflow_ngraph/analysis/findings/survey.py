@@ -1,4 +1,4 @@
-"""Survey of all kinds of findings, as one family of hypotheses; undecided answers and ties among them."""
+"""Survey of all kinds of findings, tested as one family and sorted; undecided answers, ties; as Markdown."""
 
 from __future__ import annotations
 

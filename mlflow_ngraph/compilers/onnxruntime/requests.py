@@ -1,4 +1,4 @@
-"""Number of concurrent requests of a session, and threads for each.
+"""Number of concurrent requests of a session, its intra-op threads, and refusal of flags that forbid async.
 
 A session is called from several threads, one for each request. A call computes in its own thread and in free threads of
 the session. The runtime's `run_async` would start a request from one of the session's threads: it needs at least one

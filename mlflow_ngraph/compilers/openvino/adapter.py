@@ -1,4 +1,4 @@
-"""The adapter for OpenVINO: saves an IR, compiled when it is loaded, and compiled blobs."""
+"""The adapter for OpenVINO and its flags: saves an IR, compiled when loaded, a compiled blob, or both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import OpenVINO without telemetry, and read its properties."""
+"""Import OpenVINO without telemetry, share one `Core` in the process, and read properties."""
 
 from __future__ import annotations
 

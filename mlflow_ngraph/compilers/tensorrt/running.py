@@ -1,4 +1,4 @@
-"""Run a deserialised engine on the GPU."""
+"""Deserialise an engine, and run it on the GPU: several requests in flight, optionally as CUDA graphs."""
 
 from __future__ import annotations
 

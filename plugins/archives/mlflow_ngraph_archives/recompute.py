@@ -1,4 +1,4 @@
-"""Recompute every figure of a recorded study from its raw samples."""
+"""Download a recorded study, recompute its figures from raw samples, and compare them with the stored ones."""
 
 from __future__ import annotations
 

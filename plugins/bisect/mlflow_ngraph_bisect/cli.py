@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results bisect``: find the first operator that a compiler computes wrongly."""
+"""``mlflow-ngraph results bisect``: find a compiler's first wrong operator, and write the smallest wrong model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ONNX model that can be divided into parts. For child processes only."""
+"""OnnxProgram: cuts an ONNX model into parts, saves and computes them, also in float64. For child processes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base class of models that can be divided into parts of their nodes."""
+"""Program: interface of a model that is cut into parts of its nodes, which it saves, prepares and computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a folder that reproduces the smallest wrong model, for the compiler's authors. For child processes only."""
+"""Write a folder that shows a compiler's authors the wrong model, and run its script. For child processes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exported PyTorch program that can be divided into parts. For child processes only."""
+"""TorchProgram: cuts an exported program into parts, saves and computes them. For child processes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the first operator that an engine's compiler computes wrongly, in a child process."""
+"""Start the child `process` that finds an engine's first wrong operator; its `Question`, `Answer` and time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gate: compare a candidate with a baseline, and fail on worse or missing cells."""
+"""Judge a candidate's cells by a baseline's, with thresholds and tests: passed, failed, missing, could not tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources of a gate: a run, a model, a commit, or a file of results."""
+"""Load results of a gate's sides: a run, a study or the one before it, a model, a commit, or a file."""
 
 from __future__ import annotations
 

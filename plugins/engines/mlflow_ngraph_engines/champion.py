@@ -1,4 +1,4 @@
-"""Comparison of two engines by the best cell of each, with its significance."""
+"""Choose an engine's best cell, compare it with a champion's with significance, and find rivals that may beat it."""
 
 from __future__ import annotations
 

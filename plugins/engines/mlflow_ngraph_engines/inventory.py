@@ -1,4 +1,4 @@
-"""Engines of a tracking server, with their figures and registered names."""
+"""List a tracking server's engines with figures and registered names, and find those unfit for this machine."""
 
 from __future__ import annotations
 

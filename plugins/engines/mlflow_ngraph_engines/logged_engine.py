@@ -1,4 +1,4 @@
-"""Logged engine with its manifest and measurements."""
+"""Load a logged engine with manifest and results, check its files against its run's record, and find its rivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connection to the engine that a fleet's description names."""
+"""Connect to the engine, Ray or Slurm, that takes a fleet's jobs to its devices, as its description names it."""
 
 from __future__ import annotations
 

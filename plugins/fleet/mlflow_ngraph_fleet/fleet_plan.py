@@ -1,4 +1,4 @@
-"""Plan of a study over several devices, and the client's record of it, from which any later client continues."""
+"""Prepare a study over several devices: bundles, parent run, and the plan from which a later client continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parent run of a study over several devices: create it, list the studies below it, close it with their comparison."""
+"""FleetRun: makes the parent run of a study over several devices, lists its studies, ends it with a comparison."""
 
 from __future__ import annotations
 

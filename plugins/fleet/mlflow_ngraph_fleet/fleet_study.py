@@ -1,4 +1,4 @@
-"""Client of a study over several devices: submit, follow, cancel, reattach.
+"""FleetStudy: submits a study's jobs to devices, follows, resubmits and cancels them, records journals they send.
 
 What is known of it is kept in a directory, so that any later client can go on; what happened on the devices is known from the
 engine and from the logs of the jobs alone.

@@ -1,4 +1,4 @@
-"""Launcher of a study on a device: find or make its environment, undo the engine's changes, run the study.
+"""Standalone script of a job: find or make its Python environment, drop the engine's variables, exec the study.
 
 This file goes to the device by itself and runs with any Python there from 3.10 on; it needs the standard library alone. Each step
 replaces the process (exec), so that whoever ends the job ends the study, and nothing is left behind.

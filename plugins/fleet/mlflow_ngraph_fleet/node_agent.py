@@ -1,4 +1,4 @@
-"""Program on a machine of a fleet: start its engine, report its state, stop it with proof.
+"""Program sent to a machine of a fleet: set up and start Ray, report its state, stop it and list survivors.
 
 The file is sent through SSH as the standard input of any Python from 3.10 on, which then fills `CONFIG` and calls `main`. It needs the
 standard library alone. It prints one line of JSON. What is secret in `CONFIG` is in no command line.

@@ -1,4 +1,4 @@
-"""Client of the fleet's machines: start, inspect and stop their engines through OpenSSH."""
+"""Start, inspect and stop Ray on a fleet's machines through OpenSSH; make its token, and commands to type by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray's Job Submission API: an HTTP service on the head that queues jobs and starts them on the device that they ask for.
+"""RayEngine: submits, follows and cancels a fleet's jobs over Ray's Job Submission API. Starts no cluster.
 
 Of Ray the client has this service alone; its version and its Python need not be those of the nodes. A device is a resource of
 Ray of which there is one, so that jobs for it queue.

@@ -1,4 +1,4 @@
-"""Slurm as an engine: its commands, on a machine that shares a directory with the nodes.
+"""SlurmEngine: submits, follows and cancels a fleet's jobs by Slurm's commands, over a shared directory.
 
 A job lies in a directory of its own there, with its log; what needs to travel only once lies beside it. Each job has its node for
 itself, and is not started again by Slurm: whether it goes on is for the client to say.

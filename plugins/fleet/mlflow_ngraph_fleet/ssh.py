@@ -1,4 +1,4 @@
-"""OpenSSH connections with the user's own keys and pinned host keys.
+"""OpenSSH with the user's keys and pinned host keys: run a command on a node, or open a tunnel to its port.
 
 Nothing is accepted on first use, no agent is forwarded, and nobody is asked for a password.
 """

@@ -1,4 +1,4 @@
-"""Suspension of the fleet's engine on this machine while a slice is timed."""
+"""Standstill: suspends the processes of the fleet's engine (Ray) on this machine while a slice is timed."""
 
 from __future__ import annotations
 

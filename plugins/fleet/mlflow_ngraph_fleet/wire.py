@@ -1,4 +1,4 @@
-"""Messages of a job to the client: lines of its log, the only thing that every engine brings back while a job runs.
+"""Messages of a job as lines of its log: write and parse the study's events, and a journal sent in pieces.
 
 A line that begins with `MARK` is an event, in JSON; everything else is for people. A study whose device sees no tracking
 server sends its journal in such lines when it ends, compressed, and with its digest.

@@ -1,4 +1,4 @@
-"""Elementwise ONNX operators."""
+"""ONNX operators in torch, mostly elementwise: arithmetic, logic, activations, casts; also softmax and dropout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX operators on host values: arithmetic of shapes."""
+"""ONNX operators in NumPy for shape arithmetic: on small integer arrays on the host, symbolic sizes included."""
 
 from __future__ import annotations
 

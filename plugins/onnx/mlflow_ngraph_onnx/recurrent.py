@@ -1,4 +1,7 @@
-"""Recurrent ONNX layers, step by step: torch's own have other gates, and no exporter takes all of them."""
+"""ONNX's LSTM, GRU and RNN in torch, computed step by step instead of by torch's own layers.
+
+Torch's own have other gates, and no exporter takes all of them.
+"""
 
 from __future__ import annotations
 

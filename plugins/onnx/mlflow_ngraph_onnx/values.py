@@ -1,4 +1,4 @@
-"""Values between ONNX operators: tensors, and small integer arrays on the host.
+"""Base of the ONNX operators: node, registry of implementations, and values (tensors, small host integer arrays).
 
 Shapes computed inside a graph (``Shape``, ``Gather``, ``Concat``, ``Reshape``) must not become tensors: a tensor's
 values are unknown while torch.export traces, and the batch size could not stay symbolic. So such values are NumPy

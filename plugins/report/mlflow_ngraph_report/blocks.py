@@ -1,4 +1,4 @@
-"""Parts of a report: sections with tables, figures, texts, and reasons for missing ones."""
+"""Dataclasses of a report: sections of tables, figures, texts, and placeholders with the reason for missing ones."""
 
 from __future__ import annotations
 

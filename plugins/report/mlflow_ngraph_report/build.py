@@ -1,4 +1,4 @@
-"""Assemble a report: its tables and figures in order."""
+"""Assemble a `Report` from the tidy table: findings, environment, tables and figures in order. Writes no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results report``: the tables and figures of the paper from one's own results."""
+"""``mlflow-ngraph results report``: write the paper's tables and figures for one's own results; log them to runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a report (HTML page, Markdown, figures and data), and their upload to a study run."""
+"""Draw a report's figures, write its files (HTML page, Markdown, figures, data), and log them to a study run."""
 
 from __future__ import annotations
 

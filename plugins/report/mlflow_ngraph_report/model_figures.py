@@ -1,4 +1,4 @@
-"""Figures 5, 6, 8, 9 and 12 of the paper: models over batch size."""
+"""Figures 5, 6, 8, 9, 12 as in the paper: models' throughput, speed-up, scaling and CPU use over batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables 3 to 6 of the paper: compile time, size of models and blocks, throughput and CPU use by family."""
+"""Tables 3 to 6 as in the paper: compile time, size of models and blocks, throughput and CPU use by family."""
 
 from __future__ import annotations
 

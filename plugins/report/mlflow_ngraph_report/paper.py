@@ -1,4 +1,4 @@
-"""Numbers of the paper, and the cells that are comparable with them."""
+"""The paper's numbers; choose one's own cells that are comparable with them, with reasons and caveats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points of figures: means over cells, for panels of curves."""
+"""Data of figures: means over cells with intervals; also alternative texts, remarks, reasons for missing figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tidy table prepared for a report: included cells, kinds of workloads, and names of series."""
+"""The tidy table prepared for a report: newest cells, one baseline, kinds of workloads, series, sort orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Style of figures: colours, markers and hatches by compiler, and reproducible files.
+"""Style of figures: colours and markers by compiler, dashes by series; render reproducible SVG and PNG.
 
 Importing matplotlib is slow, so it waits until something is drawn.
 """

@@ -1,4 +1,4 @@
-"""Answers: of inferences, which keep their place until they have left, of refusals, and lines of JSON."""
+"""HTTP responses: of inferences, which count as under way until sent, of refusals, and one line of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ASGI application: routes of the Open Inference Protocol over HTTP, and the metrics.
+"""Application: ASGI routes of the Open Inference Protocol, MLflow's ``/invocations``, metrics; admits requests.
 
 Nothing here waits but by ``await``: bodies come in pieces, engines compute in threads of their own, and what takes long to
 parse or to write is done in a thread beside.

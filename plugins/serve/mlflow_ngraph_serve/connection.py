@@ -1,4 +1,4 @@
-"""HTTP connections on which a client can only hurt itself.
+"""Connection: uvicorn's HTTP connection with time limits, turns and byte counts, so that clients harm no others.
 
 The web server answers invalid HTTP in plain text, waits forever for clients that send nothing or read nothing, and closes
 connections with unread bytes, upon which the kernel resets them and the answer is lost.

@@ -1,4 +1,4 @@
-"""Limits that all connections of a server share, and who goes first."""
+"""Crowd: limits connections and held bytes of a server, gives turns to connections, returns freed memory."""
 
 from __future__ import annotations
 

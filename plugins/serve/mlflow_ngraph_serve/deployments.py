@@ -1,4 +1,4 @@
-"""MLflow deployments plugin ``ngraph``: the names that MLflow looks for in this module."""
+"""MLflow deployments plugin ``ngraph``: client for engines kept on this machine, ``run_local``, ``target_help``."""
 
 from __future__ import annotations
 

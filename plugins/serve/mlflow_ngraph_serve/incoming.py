@@ -1,4 +1,4 @@
-"""The parser of requests, with a bound on what a client can have it do."""
+"""Incoming: h11's parser of HTTP requests, which refuses bodies in very many tiny chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of many megabytes in pieces.
+"""Read and write large JSON in pieces, between which other threads run.
 
 The standard library reads and writes in one go, and nothing else of the process runs meanwhile: a server would not even say
 that it lives. Between two pieces other threads have their turn.

@@ -1,4 +1,4 @@
-"""End of a connection after which its last answer still arrives."""
+"""Lingering: closes a connection only after its last answer could arrive; joins heads with small bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text format of Protocol Buffers, as far as a model configuration needs it."""
+"""Writer of the text format of Protocol Buffers, as far as Triton's model configuration needs it."""
 
 from __future__ import annotations
 

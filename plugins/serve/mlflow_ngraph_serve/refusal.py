@@ -1,4 +1,4 @@
-"""Refused request, with its HTTP status and the reason for the metrics."""
+"""Refusal: exception for a refused request, with its HTTP status and the reason for the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP server from its settings: web server, and a service that loads in the background."""
+"""Server: runs web server and application on a socket, loads the service in the background, and stops both."""
 
 from __future__ import annotations
 

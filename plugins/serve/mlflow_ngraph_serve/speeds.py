@@ -1,4 +1,4 @@
-"""Speeds of an engine by batch size: measured by its study, or timed now where the study has none.
+"""Speeds of an engine by batch size, from its study or timed now, and the time of a request outside the engine.
 
 What a study has measured counts where the verdict is ``ok``, one inference was in flight, as here, and the machine is an
 equal one.

@@ -1,4 +1,4 @@
-"""uvicorn's server, but for its end: what has come in is answered, and no connection is reset."""
+"""WebServer: uvicorn's server, which accepts a few newcomers at a time, and at its end answers all that came in."""
 
 from __future__ import annotations
 

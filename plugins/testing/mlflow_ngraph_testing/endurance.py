@@ -1,4 +1,4 @@
-"""Leak tests: memory, threads, file descriptors, signal handlers."""
+"""Leak measurement: load, run and close engines often; read memory, threads, descriptors and signal handling."""
 
 from __future__ import annotations
 

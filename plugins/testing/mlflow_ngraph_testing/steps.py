@@ -1,4 +1,4 @@
-"""Steps of the contract suite in processes of their own. Imports no runtime by itself."""
+"""Contract suite's steps (prepare, compile, load, run, serve) for fresh processes. Imports no runtime by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modules of `mlflow_ngraph_testing.models`. Imports torch."""
+"""PyTorch modules and a custom operator for the factories of `mlflow_ngraph_testing.models`. Imports torch."""
 
 from __future__ import annotations
 

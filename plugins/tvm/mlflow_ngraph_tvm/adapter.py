@@ -1,4 +1,4 @@
-"""The adapter for Apache TVM."""
+"""TVM: the compiler adapter: checks availability and targets, compiles, loads and explains engines."""
 
 from __future__ import annotations
 

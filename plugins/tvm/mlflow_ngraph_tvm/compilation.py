@@ -1,5 +1,6 @@
-"""One compilation, from the ONNX file to the engine's directory. Imports TVM, so import it in the adapter's methods
-only.
+"""Compilation: compiles an ONNX file into an engine's directory, with a kernel search if asked. Imports TVM.
+
+Import it in the adapter's methods only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of TVM."""
+"""TVMFlags: options of the TVM compiler: graph passes, processor, layout, and the search for kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that build and measure candidates, kept between batches.
+"""Pool: keeps child processes between batches, and has them build and measure candidate kernels in time limits.
 
 TVM's own pools start every process anew for each batch. Each imports torch, parses the tensor intrinsics of every GPU,
 and may pick up modules of the current directory, which together takes far longer than compiling a kernel.

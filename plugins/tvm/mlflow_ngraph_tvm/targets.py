@@ -1,4 +1,7 @@
-"""Describe processors and GPUs as TVM targets. Imports TVM, so import it in the adapter's methods only."""
+"""Describe processors and GPUs as TVM targets, and register tensor intrinsics. Imports TVM.
+
+Import it in the adapter's methods only.
+"""
 
 from __future__ import annotations
 

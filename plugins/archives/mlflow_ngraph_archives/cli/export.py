@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study export``: studies as one file."""
+"""``mlflow-ngraph study export``: write studies with their engines and samples into one archive, signed if asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph study import``: import studies from files of ``mlflow-ngraph study export``."""
+"""``mlflow-ngraph study import``: check and unpack archives of studies, and record them on a tracking server."""
 
 from __future__ import annotations
 

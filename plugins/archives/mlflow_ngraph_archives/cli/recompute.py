@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results recompute``: derive every figure of a recorded study again from its raw samples."""
+"""``mlflow-ngraph results recompute``: derive a study's figures anew from its samples, and compare bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results variance``: sources of the scatter of a study's figures."""
+"""``mlflow-ngraph results variance``: sources of the scatter of a study's figures, and the best slice length."""
 
 from __future__ import annotations
 

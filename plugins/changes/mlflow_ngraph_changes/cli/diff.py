@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results diff``: differences between two runs."""
+"""``mlflow-ngraph results diff``: compare two runs in flags, versions, machine and its state, and results."""
 
 from __future__ import annotations
 

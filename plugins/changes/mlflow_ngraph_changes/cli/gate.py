@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results gate``: fail when a candidate is slower than its baseline by more than a margin."""
+"""``mlflow-ngraph results gate``: fail when cells are missing, or worse than a baseline's beyond a threshold."""
 
 from __future__ import annotations
 

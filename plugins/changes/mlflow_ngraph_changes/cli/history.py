@@ -1,4 +1,4 @@
-"""``mlflow-ngraph results history``: one cell over time and commits."""
+"""``mlflow-ngraph results history``: one cell's metric over studies and commits, with changes of its level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine list``: engines on tracking servers."""
+"""``mlflow-ngraph engine list``: engines on tracking servers, with figures, aliases, and fit for this machine."""
 
 from __future__ import annotations
 

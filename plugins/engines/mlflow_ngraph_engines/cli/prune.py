@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine prune``: delete superseded engines from the tracking server."""
+"""``mlflow-ngraph engine prune``: list superseded engines of a tracking server by rules; ``--yes`` deletes them."""
 
 from __future__ import annotations
 

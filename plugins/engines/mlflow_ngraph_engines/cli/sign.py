@@ -1,4 +1,4 @@
-"""``mlflow-ngraph engine sign``: sign an engine with a private key."""
+"""``mlflow-ngraph engine sign``: check an engine's files, and sign its manifest, in a folder or on a server."""
 
 from __future__ import annotations
 

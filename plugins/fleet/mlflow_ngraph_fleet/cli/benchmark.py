@@ -1,4 +1,4 @@
-"""Study over several devices on the command line: live table, interrupts, comparison."""
+"""Run a study on several devices from the command line, or come back to it: live table, interrupts, comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph fleet up``, ``status``, ``down`` and ``doctor``: the machines of a fleet."""
+"""``mlflow-ngraph fleet up``, ``status``, ``down`` and ``doctor``: start, show, stop and check a fleet's machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph fleet attach`` and ``logs``: studies that run on several devices."""
+"""``mlflow-ngraph fleet attach``, ``logs``, hidden ``job``: follow a fleet's study, print logs, run on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph fleet follow``: pull the engine of a registry alias, serve it, and follow changes."""
+"""``mlflow-ngraph fleet follow``: pull a registry alias's engine whenever it moves, and with ``--serve`` serve it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mlflow-ngraph server``: a tracking server for a lab."""
+"""``mlflow-ngraph server``: run MLflow's tracking server with this project's page, a database, logins and https."""
 
 from __future__ import annotations
 

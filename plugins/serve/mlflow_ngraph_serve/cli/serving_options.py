@@ -1,4 +1,4 @@
-"""Options of inference servers, shared by several verbs."""
+"""Click options of inference servers, shared by ``engine serve`` and ``fleet follow``."""
 
 from __future__ import annotations
 

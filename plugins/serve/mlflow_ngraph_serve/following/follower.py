@@ -1,4 +1,4 @@
-"""Deployment agent: keep the verified engine of an alias on this device, and serve it."""
+"""Deployment agent of an alias: runs the puller, keeps or refuses its engines, and has them served if asked."""
 
 from __future__ import annotations
 

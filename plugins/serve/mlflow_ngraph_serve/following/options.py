@@ -1,4 +1,4 @@
-"""Options of a follower."""
+"""FollowerOptions: dataclass of a follower's alias, server, folder, interval, trust and serving settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process that looks up an alias and pulls the engine that it points at.
+"""Process of a follower that looks up an alias, pulls and verifies its engine, and tags versions.
 
 It is apart from the servers: an unreachable tracking server, a long download or a failing client holds up nothing there. An
 engine that it reports is complete and verified on this machine.

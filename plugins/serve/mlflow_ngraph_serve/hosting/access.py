@@ -1,4 +1,4 @@
-"""Access to a tracking server: host names, users, certificates."""
+"""Access to a tracking server: allowed host names, login settings with generated secrets, and https options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow's server with the page, as a child process that ends with this one."""
+"""MLflow's tracking server with this project's page: run it as a child process that ends with this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes that a subclass of the suite sets, and helpers that its tests share."""
+"""Base of the contract suite: attributes that a subclass sets, pytest fixtures (models, builds, outputs), helpers."""
 
 from __future__ import annotations
 

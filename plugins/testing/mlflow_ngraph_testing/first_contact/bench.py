@@ -1,4 +1,4 @@
-"""Shared tools of the parts: the device, the folder, and how to run commands and studies."""
+"""Bench: the device and folder of a first contact; runs commands and studies there, and reads studies' records."""
 
 from __future__ import annotations
 

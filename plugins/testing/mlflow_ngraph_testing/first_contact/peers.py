@@ -1,4 +1,4 @@
-"""Comparison of a study's figures with those of the runtimes' own tools."""
+"""Run a small study and the runtimes' own tools (such as trtexec) on its engines, and compare their speeds."""
 
 from __future__ import annotations
 
