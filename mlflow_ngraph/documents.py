@@ -1,6 +1,4 @@
-"""Read small YAML and JSON files of others with bounds: plain files only, limited in size, and without expanding
-aliases.
-"""
+"""Read untrusted YAML and JSON files: bounds their size and values, refuses duplicate keys and ambiguous YAML."""
 
 from __future__ import annotations
 

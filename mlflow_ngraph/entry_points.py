@@ -1,4 +1,4 @@
-"""Registries of lazily imported classes, open to other packages through entry points."""
+"""Registry: lazily imported classes by name, built-in or from entry points; also loads the project's own plugins."""
 
 from __future__ import annotations
 

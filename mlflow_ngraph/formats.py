@@ -1,4 +1,4 @@
-"""Refuse files in the format of another version, and name the version that reads them."""
+"""Compare a file's format version with the supported one, and word the refusal with the version that reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CustomMetric: metrics that a study file declares, with their formulas and constants."""
+"""CustomMetric: declares and validates a metric of a study (formula, constants); `execute.formulas` computes it."""
 
 from __future__ import annotations
 

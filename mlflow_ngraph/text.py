@@ -1,4 +1,4 @@
-"""Format text that verbs, pages and reports share: numbers, plurals, durations, Markdown, CSV, JSON values."""
+"""Format text that verbs, pages and reports share: numbers, plurals, durations, untrusted text, CSV, JSON values."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_ngraph.execute.lane import SETTLE_S
-from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS
+from mlflow_ngraph.execute.lane_progress import RELOAD_CALLS
 from mlflow_ngraph.process_memory import FreedMemory
 from mlflow_ngraph.processes import environment
 

@@ -1,4 +1,4 @@
-"""Run batches of any size on an engine that was compiled for some: exact, padded, or split."""
+"""Divide a batch into the sizes of an engine (exact, padded or split), and join the outputs; runs no engine."""
 
 from __future__ import annotations
 

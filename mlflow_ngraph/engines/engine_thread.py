@@ -1,4 +1,4 @@
-"""The thread in which all calls of an engine's runtime happen."""
+"""EngineThread: runs all calls of an engine's runtime in one thread, and frees its loaded engines at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests, path checks and hard links of the files of engines."""
+"""Files of engines: digests and damage, checks of paths, links and permissions, hard links, and removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key of an engine: equal for two compilations exactly when their inputs are equal."""
+"""Recipe and key of an engine: the sha256 of all that enters its compilation, from model and flags to versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start a child that tries an engine before its files arrive: importing a runtime takes as long as a download."""
+"""LoadCheck: handle of a child that imports a runtime early, then loads an engine, compares outputs, may time it."""
 
 from __future__ import annotations
 

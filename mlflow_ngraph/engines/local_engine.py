@@ -1,4 +1,4 @@
-"""Load an engine package into memory and run it.
+"""LoadedEngine: loads an engine package into this process, warms it up and runs inputs on it, thread-safe.
 
 All calls of a runtime happen in one thread of the engine's own. Several runtimes need that (PyTorch's inference mode
 belongs to a thread), and it makes `LoadedEngine.run` thread-safe: calls are answered in the order in which they came.

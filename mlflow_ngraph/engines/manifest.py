@@ -1,4 +1,4 @@
-"""The manifest of an engine package: specification, requirements, origin, and the digest of every file."""
+"""Manifest of an engine package (model and parser): specification, compilation, origin, figures, file digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine packages on disk: one directory with a manifest, readable only after all files have been checked.
+"""Engine packages on disk: read and write manifests, check all files against them, read and add signatures.
 
 ``manifest.json`` has the sha256 of every other file, and ``manifest.json.sha256`` that of the manifest. An attacker
 could change a file, the manifest and that digest together. So a caller that gets a package from elsewhere gives

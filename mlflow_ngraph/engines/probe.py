@@ -1,4 +1,4 @@
-"""The probe of an engine, ``probe.npz``: one seeded batch with its expected outputs.
+"""The probe of an engine, ``probe.npz``: write and read a batch with expected outputs, and judge outputs by it.
 
 It has the inputs, the outputs of the baseline, the same in double precision, and the effect of rounding on them: so an
 engine can be verified without its study.

@@ -1,4 +1,4 @@
-"""Cache of engines on this machine by key, so that no study compiles an engine of another study again.
+"""EngineStore: directory of compiled engines on this machine by key; finds, checks, adds, places and removes them.
 
 ``<home>/engines/<key>/`` is a package without figures: ``engine/``, the compiler's files, and its manifest. Files are
 hard links to those of the study that compiled them, where the file system has such: they cost no space as long as that

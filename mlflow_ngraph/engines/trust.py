@@ -1,4 +1,4 @@
-"""Trust rules about tracking servers and signers, in the user's ``$NGRAPH_HOME/trust.yaml``.
+"""Load the user's trust rules about servers and signers (``trust.yaml``), and check sources and packages by them.
 
 Digests show that a package is the one that was logged, not that its author can be trusted. An engine is a program to
 the runtime that loads it, and often native code. Without the file every source is trusted, as far as digests go.

@@ -1,4 +1,4 @@
-"""Build wheels of this package and of its plugins from their installation, for the environments of MLflow models.
+"""Build wheels of this package and its plugins from their installation, for MLflow models, and compare wheels.
 
 A model's environment installs its listed requirements, and this package need not be on an index. So the wheel lies in
 the model and the requirements name it by its path; pip then finds its dependencies as usual. It is a plain zip of the

@@ -1,4 +1,4 @@
-"""EngineCache: engines compiled before, on this machine or by others, by key.
+"""EngineCache: takes a study's engines by key from this machine or others, keeps verified ones, drops wrong ones.
 
 No failure here may cost a study more than a compilation: damaged, unfitting or unreachable engines are reported and
 compiled.

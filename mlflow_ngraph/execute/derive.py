@@ -1,4 +1,4 @@
-"""Derive metrics from slices. Pure: equal journals give equal figures, bit for bit."""
+"""Derive all metrics of cells from their slices, requests and engines, with intervals and ratios to the baseline."""
 
 from __future__ import annotations
 

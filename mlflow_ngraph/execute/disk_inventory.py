@@ -1,4 +1,4 @@
-"""Inventory of studies and engines on this disk, and what can be deleted."""
+"""Inventory of studies, logs and engines on this disk: sizes, ages, reasons to keep them, and their deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EngineJobs: jobs that reuse, compile and verify the engines of one workload."""
+"""EngineJobs: pool jobs that prepare and export one workload, and reuse, compile and verify its engines."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.devices import processors
-from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS
+from mlflow_ngraph.execute.lane_progress import RELOAD_CALLS
 from mlflow_ngraph.execute.plan import PREPARE_SECONDS, StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.record import Lane
 from mlflow_ngraph.execute.timing_history import Duration, Source, total

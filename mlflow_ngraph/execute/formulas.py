@@ -1,4 +1,4 @@
-"""Metrics declared by a study: formulas over a cell's metrics and constants of its model."""
+"""Compute the metrics that a study declares, with intervals: formulas over metrics of a cell and constants."""
 
 from __future__ import annotations
 

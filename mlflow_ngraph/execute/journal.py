@@ -1,4 +1,4 @@
-"""Journal: the append-only event log of a study.
+"""Journal: the append-only event log of a study, with chained digests; locked appending and checked reading.
 
 One JSON object a line, each on disk before anything else uses it. Metrics, tables and runs in MLflow are derived from
 these lines.

@@ -1,4 +1,4 @@
-"""Cache of workloads that a child process has checked: the same release of a library has them still.
+"""Cache of findings of child processes about library workloads (fixed batch size), by release of the library.
 
 Asking the library takes its import, several seconds before a study or plan.
 """

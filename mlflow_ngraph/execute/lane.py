@@ -11,8 +11,8 @@ import numpy as np
 
 from mlflow_ngraph.execute.answers import LoadAnswer, SliceAnswer, VerifyAnswer
 from mlflow_ngraph.execute.lane_engines import LaneEngines
-from mlflow_ngraph.execute.lane_memory import RELOAD_CALLS, Loaded
 from mlflow_ngraph.execute.lane_process import LaneProcess
+from mlflow_ngraph.execute.lane_progress import RELOAD_CALLS, Loaded
 from mlflow_ngraph.execute.rate_search import ServedCell, offer_rates
 from mlflow_ngraph.execute.record import CellRecord, EngineRecord, LaneRecord
 from mlflow_ngraph.execute.session import Session

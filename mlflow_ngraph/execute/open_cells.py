@@ -1,4 +1,4 @@
-"""OpenCells: the cells of a workload that still need a result in this session."""
+"""OpenCells: tracks the cells of a workload without a result, and journals each verdict or omission."""
 
 from __future__ import annotations
 

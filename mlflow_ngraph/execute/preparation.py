@@ -1,4 +1,4 @@
-"""Preparation: builds a workload in a child, which then exports it on demand."""
+"""Preparation: handle of the child that builds a workload, runs the baseline on it, and exports it on demand."""
 
 from __future__ import annotations
 

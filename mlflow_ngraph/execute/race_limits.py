@@ -1,4 +1,4 @@
-"""RaceLimits: the cells of a race that still satisfy the study's limits."""
+"""RaceLimits: checks cells of a race against the study's limits, and bars those beyond a limit from winning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RacedRounds: all batch sizes of a workload as one race for the best cell.
+"""RacedRounds: measures all batch sizes of a workload as one race for the best cell, and writes verdicts.
 
 Each batch size joins in a heat. Its lanes are measured in rounds together with the cells still in the race, each in its
 own process, so that all comparisons are paired. `mlflow_ngraph.measure.racing` decides from the rounds, including those
@@ -15,7 +15,7 @@ from typing import Any
 
 from mlflow_ngraph.execute.earlier_rounds import EarlierRounds, slice_timed
 from mlflow_ngraph.execute.lane import LaneRunner
-from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.lane_progress import Loaded
 from mlflow_ngraph.execute.open_cells import CellResult, OpenCells
 from mlflow_ngraph.execute.race_limits import RaceLimits
 from mlflow_ngraph.execute.race_words import RaceWords

@@ -1,4 +1,4 @@
-"""Rounds: one batch size of a workload, measured in interleaved rounds of all lanes.
+"""Rounds: measures one batch size of a workload in interleaved rounds of all lanes, and judges the cells.
 
 Lanes that do not fit into memory at once are measured in groups. Each group contains the baseline, so that every lane
 keeps its paired rounds.
@@ -14,7 +14,7 @@ import psutil
 
 from mlflow_ngraph.devices import memory
 from mlflow_ngraph.execute.lane import SETTLE_BELOW_S, LaneRunner
-from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.lane_progress import Loaded
 from mlflow_ngraph.execute.open_cells import CellResult, OpenCells
 from mlflow_ngraph.execute.session import Session
 from mlflow_ngraph.measure import stability

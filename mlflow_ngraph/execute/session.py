@@ -1,4 +1,4 @@
-"""Session: shared objects of one run of a study."""
+"""Session: plan, paths, journal, time budget and warden of one run of a study, for all parts that share them."""
 
 from __future__ import annotations
 

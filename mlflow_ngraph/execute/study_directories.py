@@ -1,4 +1,4 @@
-"""Study directories on disk: their layout, names, and which can be resumed."""
+"""Study directories on disk: layout and names; find studies by name, id or key; tell open and recorded ones."""
 
 from __future__ import annotations
 

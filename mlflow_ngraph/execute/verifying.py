@@ -1,4 +1,4 @@
-"""Compare an engine with the baseline on inputs other than the timed ones. For child processes only."""
+"""Compare an engine with the baseline on trial inputs, and on the timed ones. For child processes only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Worker: the child of a study, the only process that imports torch and compiler runtimes."""
+"""Worker: the child process of a study; prepares, exports, compiles, explains, verifies and times on command.
+
+No other process imports torch and compiler runtimes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anytime-valid tests by betting: does one cell trail another, by their differences in shared rounds.
+"""Evidence that one cell trails another, from differences in shared rounds: bets that are valid at any time.
 
 Under the hypothesis that differences lie around a centre or above, the wealth of a bet does not grow in expectation (an
 e-process). It reaches a hundredfold in at most one of a hundred cases (Ville 1939), however often it is checked.

@@ -1,4 +1,4 @@
-"""The timed loop, with all other work before or after the calls."""
+"""The timed loop: warm up, settle with untimed calls, and time one slice of repeated calls in this process."""
 
 from __future__ import annotations
 

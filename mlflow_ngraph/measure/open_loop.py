@@ -1,4 +1,4 @@
-"""Open loop: requests that arrive on a schedule, whether the engine is free or not. See docs/explanation/serving.md.
+"""Open loop: draw a schedule of arrivals, serve its requests when due, time each. See docs/explanation/serving.md.
 
 There is no generator. Each server takes the next request of the schedule, waits until it is due, and runs it: a queue
 served in order of arrival, without entries.

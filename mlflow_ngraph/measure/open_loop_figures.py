@@ -1,5 +1,6 @@
-"""Figures of open-loop requests: latency, queue, overload, and the highest rate within a bound. See
-docs/explanation/serving.md.
+"""Figures of open-loop requests: latency, queue, overload, validity; and the search steps for the highest rate.
+
+docs/explanation/serving.md derives them.
 """
 
 from __future__ import annotations

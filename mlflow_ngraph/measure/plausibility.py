@@ -1,4 +1,4 @@
-"""Validate the readings of a slice, or of a rate, before they enter the journal.
+"""Check the readings of a slice or rate: an impossible clock is an error, an impossible sensor value is dropped.
 
 An impossible clock of the measurement is an error of the cell, as all its figures depend on it. An impossible sensor
 value is dropped, as if the machine had no such sensor. Coarse values are neither: see

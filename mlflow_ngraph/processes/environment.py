@@ -1,4 +1,4 @@
-"""Environment variables of child processes."""
+"""Build the environment of child processes: sets threads and scratch folders, removes stray runtime settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ForkServer: forks untimed children from a process that has imported PyTorch, so that they start at once."""
+"""ForkServer: handle of a process with PyTorch imported that forks untimed children, so that they start at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that workers are forked from: it imports their modules and does nothing else.
+"""The process behind `fork_server`: imports the workers' modules, forks workers on request, waits for their end.
 
 A socket carries its requests: fork a worker, or wait for the end of one. It ends with its parent, and its workers with
 it.

@@ -1,4 +1,4 @@
-"""Parent: the child's end of the pipes of `processes.child`."""
+"""Parent: the child's end of the pipes of `processes.child`; serves commands, turns exceptions into answers."""
 
 from __future__ import annotations
 

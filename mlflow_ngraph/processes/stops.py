@@ -1,4 +1,4 @@
-"""Stops: moments in which the whole process stood still, as after SIGSTOP, or in a paused container or virtual machine.
+"""Detect stops: moments in which this whole process stood still, as after SIGSTOP or in a paused container.
 
 The time of such a moment is no inference time. The kernel counts for each thread how long it ran, and how long it waited
 for a processor; see ``schedstat`` in proc(5). Where no thread did either, the process slept or stood still.

@@ -1,4 +1,4 @@
-"""TimeBudget: the time limit of a study, its shares and the rest."""
+"""TimeBudget: counts down to the time limit of a study, and limits its parts to shares of the remaining time."""
 
 from __future__ import annotations
 

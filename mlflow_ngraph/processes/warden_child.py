@@ -1,4 +1,6 @@
-"""Ends the children of a killed parent. Run as a script; imports next to nothing.
+"""Kill the children of an ended parent, resume suspended processes, delete temporary folders. Run as a script.
+
+Imports next to nothing.
 
 Reads ``+PGID "FOLDER"`` or ``+PGID null``, ``-PGID`` and ``~PID PID ...`` lines. At the end of input, with which the parent ended, it
 resumes the processes of the last ``~`` line, which the parent may have suspended, kills the listed process groups and

@@ -1,4 +1,4 @@
-"""Outcome: the end of a study and its place on the tracking server."""
+"""Outcome: the record of an ended study, its directory, its links in MLflow, remarks and the exit code."""
 
 from __future__ import annotations
 

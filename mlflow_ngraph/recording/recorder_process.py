@@ -1,4 +1,4 @@
-"""RecorderProcess: records a study in a separate process, suspended while anything is timed."""
+"""RecorderProcess: handle of the child that records a study; suspends it while timing, and journals its notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording: uploads a study to the tracking server, workload by workload."""
+"""Recording: follows a study's journal, has `tracking.recorder` record its workloads, and retries after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Best measured engine that fits this machine.
+"""Choose the first engine of a ranking that is trusted and fits this machine, by its manifest; list its rivals.
 
 Requirements of engines are in their manifests, which are small. Manifests are read in the order of the ranking until
 one fits.

@@ -1,4 +1,4 @@
-"""Consent to run engines that are programs.
+"""Require consent before an engine that is a program is loaded: by a rule, by origin, or by the user, remembered.
 
 An engine of some compilers runs with the rights of who loads it. It is loaded where a rule allows it, where this home has
 compiled it, or where the user has said so once.

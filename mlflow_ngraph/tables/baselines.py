@@ -1,4 +1,4 @@
-"""Baselines of ratios in a results table. Ratios to different baselines are not comparable."""
+"""Find the baselines that ratios in a results table refer to, and refuse ratios to different ones together."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Cast tidy tables to the documented column types, and list their metrics. Imports little, because verbs that only
-read start here.
+"""Cast tidy tables to the documented column types, and list their metrics.
+
+Verbs that only read start here, so it imports little.
 """
 
 from __future__ import annotations

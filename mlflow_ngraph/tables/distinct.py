@@ -1,4 +1,4 @@
-"""Unique names in the tidy table for models and for machines."""
+"""Give each model and machine in the tidy table a unique name, merge ids of equal cells, and explain such names."""
 
 from __future__ import annotations
 

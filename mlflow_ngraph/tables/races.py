@@ -1,4 +1,4 @@
-"""How a study's races ended, and the cells that it left out; which cell is the best is for `analysis.decision` to say."""
+"""Results of a study's races as text, JSON and table: endings, departures, cells left out; chooses no best cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remarks on cells, as the final table of a study and the verbs that read results show them."""
+"""Wording of remarks on cells: precision in force, fallback nodes, environment variables, contradictory figures."""
 
 from __future__ import annotations
 

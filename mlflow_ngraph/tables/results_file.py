@@ -1,4 +1,7 @@
-"""Results table as a Parquet file with a format version in its metadata. Imports little, because readers start here."""
+"""Write the results table to Parquet with a format version, and check that of a file.
+
+Readers start here, so it imports little.
+"""
 
 from __future__ import annotations
 

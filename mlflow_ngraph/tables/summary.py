@@ -1,4 +1,4 @@
-"""The final table of a study."""
+"""The final table of a study: a row per cell, notes on baseline, intervals and noise; also the table of one lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits for answers as a whole: a timeout of a request is for the silence between two bytes."""
+"""LimitedAdapter: limits the total time of HTTP requests by MLflow's client; also cuts silent streamed answers."""
 
 from __future__ import annotations
 

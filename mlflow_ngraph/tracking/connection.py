@@ -1,4 +1,4 @@
-"""MLflow client with short timeouts and errors in one line."""
+"""Connect to tracking servers: URIs, MLflow clients with short timeouts, one-line errors, paged look-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow context provider: tags with the device for everything logged while one is in use."""
+"""MLflow run context provider: tags everything that is logged with device and host if ``$NGRAPH_DEVICE`` is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of studies that are RUNNING although their process has died."""
+"""RunningRuns: finds studies' runs that are RUNNING, tells those whose process has died, and ends these as KILLED."""
 
 from __future__ import annotations
 

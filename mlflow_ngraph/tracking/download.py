@@ -1,4 +1,4 @@
-"""Download of engine packages from a tracking server, each part trusted only once it is checked.
+"""Locate engine packages on a tracking server and download them; each file is trusted only once it is checked.
 
 The manifest comes first and must be the one whose digest the server has in a tag. Then come the files that it names,
 each of them compared with its digest while it arrives, before it gets the name it will be used under; nothing else is

@@ -1,4 +1,4 @@
-"""Log an engine as a LoggedModel."""
+"""Log engines as LoggedModels: find or create the model, upload the package, write tags, check the stored files."""
 
 from __future__ import annotations
 

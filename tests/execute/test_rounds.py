@@ -11,7 +11,7 @@ from mlflow_ngraph import runner
 from mlflow_ngraph.execute import journal, replay, rounds
 from mlflow_ngraph.execute.lane import LaneRunner
 from mlflow_ngraph.execute.lane_engines import LaneEngines
-from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.lane_progress import Loaded
 from mlflow_ngraph.execute.open_cells import OpenCells
 from mlflow_ngraph.execute.record import CellRecord, Lane, LaneRecord
 from mlflow_ngraph.execute.session import Session

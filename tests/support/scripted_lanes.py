@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlflow_ngraph.execute.journal import Journal
-from mlflow_ngraph.execute.lane_memory import Loaded
+from mlflow_ngraph.execute.lane_progress import Loaded
 from mlflow_ngraph.execute.record import EngineRecord, Lane
 from mlflow_ngraph.measure.stability import SliceFacts
 from mlflow_ngraph.processes.child import ChildFailure

@@ -1,4 +1,4 @@
-"""Loaded: the loaded engine of a lane with its measurements so far."""
+"""Loaded: the loaded engine of a lane, its measurements so far, and the repetitions and time that it still needs."""
 
 from __future__ import annotations
 
