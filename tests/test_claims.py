@@ -230,7 +230,7 @@ def test_planted_speedups_decide_claims(script: ModuleType, monkeypatch: pytest.
     assert told[6] == "undecided"  # nobody measured TVM and TorchScript
     assert "72 yes, 48 not measured" in found[6].measured.judged[0].detail
     assert told[14] == told[18] == told[22] == told[24] == "needs a device"
-    page = script.page.text(list(found.values()), ["planted"])
+    page = script.page.text(list(found.values()), [("planted",)])
     assert [line for line in page.splitlines() if len(line) > 300] == []
 
 
@@ -291,7 +291,7 @@ def test_an_archive_without_engines_gives_figures(script: ModuleType, tmp_path: 
     assert measured.devices == {"xeon"}
     (speedup,) = script.select(measured.figures, "speed-up", block="mha", width=128, batch=8)
     assert speedup.compiler == "torchscript"
-    assert "sitting" in measured.studies[0]
+    assert "sitting" in measured.studies[0][1]
     again = script.archives.read([archive.path])
     pages = {script.page.text(script.judged(one), one.studies) for one in (measured, again)}
     assert len(pages) == 1

@@ -25,7 +25,6 @@ from mlflow_ngraph.metrics import EAGER, METRICS, TABLE
 from mlflow_ngraph.tables import results
 from mlflow_ngraph.tables.columns import typed
 from mlflow_ngraph.tables.distinct import distinct
-from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.catalogue import paper_models
 from mlflow_ngraph_archives import importing
@@ -53,8 +52,8 @@ class Measured:
     figures: Sequence[Figure] = ()
     devices: frozenset[str] = frozenset()
     """Devices of the paper that the machines stand for, and ``another vendor`` if processors of two are among them."""
-    studies: Sequence[str] = ()
-    """A line for each study."""
+    studies: Sequence[tuple[str, ...]] = ()
+    """For each study its archive, its id, its machine, its cells, and how many of them while that was not quiet."""
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)
     """The tidy table of all studies."""
     machines: Sequence[Machine] = ()
@@ -72,11 +71,9 @@ def read(archives: Sequence[Path]) -> Measured:
                 record = replay.load(imported.directory)
                 tables.append(results.from_record(record))
                 records.append(record)
-                cells = counted(len(tables[-1]), "cell")
-                unquiet = f"{tables[-1]['noise'].notna().sum()} of {cells} while the machine was not quiet"
-                studies.append(
-                    f"{path.name}: {record.name}, {record.id}, on {summary(dict(record.fingerprint))}; {unquiet}"
-                )
+                unquiet = str(tables[-1]["noise"].notna().sum())
+                machine = summary(dict(record.fingerprint))
+                studies.append((path.name, record.id, machine, str(len(tables[-1])), unquiet))
     if not tables:
         return Measured()
     frame = distinct(typed(pd.concat(tables, ignore_index=True), TABLE))

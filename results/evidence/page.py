@@ -44,18 +44,20 @@ class Row:
     note: str = ""
 
 
-def text(rows: Sequence[Row], studies: Sequence[str]) -> str:
+def text(rows: Sequence[Row], studies: Sequence[Sequence[str]]) -> str:
     """The whole page."""
     details = (line for row in rows for line in _detail(row))
-    return "\n".join([*_head(rows, studies), *_table(rows), *details]) + "\n"
+    return "\n".join([*_head(rows), *_table(rows), _READING, *_measured(studies), *details]) + "\n"
 
 
-def _head(rows: Sequence[Row], studies: Sequence[str]) -> Iterator[str]:
+def _head(rows: Sequence[Row]) -> Iterator[str]:
     yield _HEAD
     yield f"* By the paper's tables: {_counts([row.tables for row in rows])}."
     yield f"* By our measurements: {_counts([row.measured for row in rows])}."
-    yield from (f"* Measured: {study}." for study in studies or ["nothing yet"])
-    yield _READING
+    unknown = (Verdict.UNDECIDED, Verdict.NEEDS_DEVICE, Verdict.NOTHING)
+    still = [row for row in rows if row.tables.verdict in unknown and row.measured.verdict in unknown]
+    named = ", ".join(f"[{row.number}](#claim{row.number})" for row in still)
+    yield f"* By one or the other: {len(rows) - len(still)} of {len(rows)} have a verdict; without one: {named or 'none'}.\n"
 
 
 def _counts(answers: Sequence[Answer]) -> str:
@@ -68,6 +70,15 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     yield "|--:|:--|:--|:--|"
     for row in rows:
         yield f"| [{row.number}](#claim{row.number}) | {row.claim} | {_brief(row.tables)} | {_brief(row.measured)} |"
+
+
+def _measured(studies: Sequence[Sequence[str]]) -> Iterator[str]:
+    if not studies:
+        yield "Nothing has been measured yet."
+        return
+    yield "| archive | study | machine | cells | while it was not quiet |"
+    yield "|:--|:--|:--|--:|--:|"
+    yield from (f"| {' | '.join(study)} |" for study in studies)
 
 
 def _brief(answer: Answer) -> str:

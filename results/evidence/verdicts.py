@@ -12,6 +12,9 @@ from evidence.figures import Figure
 from mlflow_ngraph.estimates import ALPHA
 from mlflow_ngraph.text import rounded
 
+_UNBOUNDED = 10.0
+"""An interval that reaches further than this factor says nothing: two or three rounds have no scatter of their own."""
+
 
 class Verdict(str, Enum):
     """Answer to a claim."""
@@ -82,8 +85,11 @@ class Judged:
 
     def _shown(self, figure: Figure) -> str:
         low, high = figure.ends(self.level)
-        interval = "" if math.isnan(low) or low == high else f" [{rounded(low)}, {rounded(high)}]"
-        return f"{rounded(figure.value)}{interval}"
+        if math.isnan(low) or low == high:
+            return rounded(figure.value)
+        if 0 < low < figure.value / _UNBOUNDED:
+            return f"{rounded(figure.value)} (too few rounds to bound it)"
+        return f"{rounded(figure.value)} [{rounded(low)}, {rounded(high)}]"
 
 
 @dataclass(frozen=True)
