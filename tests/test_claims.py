@@ -228,7 +228,7 @@ def test_planted_speedups_decide_claims(script: ModuleType, monkeypatch: pytest.
     assert told[12] == told[15] == "holds"  # speed-ups grow with depth, by more where they are larger
     assert told[11] == told[7] == "does not hold"  # no speed-up above 5; OpenVINO is slower on Swins
     assert told[6] == "undecided"  # nobody measured TVM and TorchScript
-    assert "72 yes, 48 not measured" in found[6].measured.judged[0].detail
+    assert "60 yes, 60 not measured" in found[6].measured.judged[0].detail
     assert told[14] == told[18] == told[22] == told[24] == "needs a device"
     page = script.page.text(list(found.values()), [("planted",)])
     assert [line for line in page.splitlines() if len(line) > 300] == []
@@ -246,6 +246,44 @@ def test_two_vendors_tell_if_results_generalise(
 ) -> None:
     found = synthetic(script, monkeypatch, {"xeon": "GenuineIntel", "host": vendor})
     assert found[24].measured.verdict.value == verdict
+
+
+def test_one_result_counts_for_each_cell(script: ModuleType) -> None:
+    """The rule asks for no figure: rounds, then batch sizes of the study, then the date; but a wrong engine stays wrong."""
+    sweep = reported.models(devices=("xeon",), batches=(1, 16)).assign(rounds=4.0)
+    later = sweep[sweep["batch"].eq(1)].assign(study_id="later", started_at=sweep["started_at"] + 9e4)
+
+    def chosen(*others: pd.DataFrame) -> set[str]:
+        each = script.archives.one_each(pd.concat([sweep, *others], ignore_index=True))
+        assert len(each) == len(sweep)
+        return set(each.loc[each["batch"].eq(1), "study_id"])
+
+    assert chosen(later) == {"models-xeon"}  # of as many rounds, and fewer batch sizes
+    assert chosen(later.assign(rounds=5.0)) == {"later"}
+    assert chosen(later.assign(rounds=np.nan, verdict="failed")) == {"models-xeon"}
+    assert chosen(later.assign(rounds=np.nan, verdict="parity_failed")) == {"later"}
+    again = sweep.assign(study_id="again", started_at=sweep["started_at"] + 9e4)
+    assert chosen(again) == {"again"}
+
+
+def test_figures_of_two_studies_break_no_definition(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The BSR of one study is not the ratio of speed-ups of two."""
+    sweep = reported.models(devices=("xeon",), batches=(1, 16)).assign(rounds=4.0)
+    slower = sweep[sweep["batch"].eq(1)].assign(study_id="other", rounds=9.0, speedup=sweep["speedup"] / 2)
+    machine = Machine("digest-xeon", ("xeon",), {"hardware": HARDWARE}, {})
+    found, _ = script.archives.figures(pd.concat([sweep, slower], ignore_index=True), {"digest-xeon": machine})
+    assert script.select(found, "speed-up", batch=1)
+    assert not script.select(script.derived(found), "BSR over its definition")
+    alone, _ = script.archives.figures(sweep, {"digest-xeon": machine})
+    identities = script.select(script.derived(alone), "BSR over its definition")
+    assert identities
+    assert [one.value for one in identities] == pytest.approx([1.0] * len(identities))
+
+
+def test_an_interval_that_bounds_nothing_is_not_printed(script: ModuleType) -> None:
+    wide = script.Figure("speed-up", script.archives.Estimate(np.log(2), np.array(0.5), np.array(1.0)), machine="a")
+    judged = script.by_measurements([script.Condition("speed-ups", [wide], low=1)], {"xeon"}).judged[0]
+    assert "speed-ups: 2 (too few rounds to bound it), needs above 1" in judged.brief
 
 
 def test_an_interval_that_includes_the_border_is_undecided(script: ModuleType) -> None:

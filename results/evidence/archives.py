@@ -38,6 +38,14 @@ _QUANTITIES = {
     "throughput": "throughput", "speedup": "speed-up", "bsr": "BSR", "ase": "ASE", "cpu_reduction": "CPU use over eager",
 }  # fmt: skip
 """By metric. Figures of a complement are those of one minus the metric."""
+_CELL = ("cell", "device", "workload")
+"""Columns that identify a cell, as for `analysis.compare.latest`."""
+_SEARCHING = "tvm"
+_LANE = ("study_id", "device", "workload", "compiler_label")
+_SWEEP = (1, 2, 4, 8, 16)
+"""Batch sizes of models that ``full`` counts in ``claims.yaml``."""
+_COMPILED = (1, 32)
+"""Batch sizes between which the time to compile may grow."""
 _OVER_EAGER = ("speedup", "bsr", "cpu_reduction")
 _OTHERS = ("tvm", "onnxruntime")
 """Compilers that others are compared with in shared rounds."""
@@ -55,7 +63,7 @@ class Measured:
     studies: Sequence[tuple[str, ...]] = ()
     """For each study its archive, its id, its machine, its cells, and how many of them while that was not quiet."""
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """The tidy table of all studies."""
+    """The tidy table, with one result for each cell."""
     machines: Sequence[Machine] = ()
 
 
@@ -78,7 +86,25 @@ def read(archives: Sequence[Path]) -> Measured:
         return Measured()
     frame = distinct(typed(pd.concat(tables, ignore_index=True), TABLE))
     machines = list(_machines(records, frame))
-    return Measured(*figures(frame, {machine.digest: machine for machine in machines}), studies, frame, machines)
+    found = figures(frame, {machine.digest: machine for machine in machines})
+    shown = one_each(frame)
+    shown = shown[shown["batch"].le(_SWEEP[-1]) | shown["workload"].str.startswith("block:")]
+    # Searches of different lengths are of one compiler, as in the paper.
+    series = shown["compiler_label"].where(shown["compiler"].ne(_SEARCHING), _SEARCHING)
+    return Measured(*found, studies, shown.assign(compiler_label=series), machines)
+
+
+def one_each(frame: pd.DataFrame) -> pd.DataFrame:
+    """One result for each cell: of the most rounds, then of the study with the most batch sizes of it, then the newest.
+
+    None of these depends on the figures, so that the choice favours none. An engine that was wrong once stays wrong.
+    """
+    sizes = frame.groupby([*_LANE])["batch"].transform("nunique")
+    ordered = frame.assign(_wrong=frame["verdict"].eq(str(Verdict.PARITY_FAILED)), _sizes=sizes).sort_values(
+        ["_wrong", "rounds", "_sizes", "started_at"], kind="stable", na_position="first"
+    )
+    chosen: pd.DataFrame = ordered.drop_duplicates(_CELL, keep="last").drop(columns=["_wrong", "_sizes"]).sort_index()
+    return chosen.reset_index(drop=True)
 
 
 def _machines(records: Sequence[StudyRecord], frame: pd.DataFrame) -> Iterator[Machine]:
@@ -95,6 +121,23 @@ def figures(frame: pd.DataFrame, machines: Mapping[str, Machine]) -> tuple[list[
     digests = frame.drop_duplicates("device").set_index("device")["fingerprint"]
     devices = {device: paper.paper_device(device, machines[digest]) or "" for device, digest in digests.items()}
     vendors = {device: machines[digest].fingerprint["hardware"]["cpu"]["vendor"] for device, digest in digests.items()}
+    every = _of_paper(one_each(frame), devices)
+    every = every[every["batch"].le(_SWEEP[-1]) | every["family"].isna()]
+    both = frame[frame.groupby([*_LANE])["batch"].transform(lambda sizes: {*_COMPILED} <= {*sizes}).astype(bool)]
+    ok = _measured(every)
+    found = [*_own(ok), *_paired(ok), *_searches(ok), *_depths(ok), *_agreements(every)]
+    found += _compile_times(_measured(_of_paper(one_each(both), devices))) if len(both) else []
+    found += _between_vendors(select(found, "speed-up"), vendors)
+    several = [_ANOTHER_VENDOR] * (len(set(vendors.values())) > 1)
+    return found, frozenset(filter(None, [*devices.values(), *several]))
+
+
+def _measured(every: pd.DataFrame) -> pd.DataFrame:
+    return every[every["verdict"].eq(str(Verdict.OK)) & every["throughput"].notna()].reset_index(drop=True)
+
+
+def _of_paper(frame: pd.DataFrame, devices: Mapping[Hashable, str]) -> pd.DataFrame:
+    """Cells of the paper's models and blocks that are comparable with the paper's, one of each compiler."""
     families = {model.label: model.family for model in paper_models().values()}
     every = prepare(frame).every.sort_values("started_at", kind="stable")
     # Before the newest counts: a later study in bf16 takes no figure away.
@@ -105,12 +148,7 @@ def figures(frame: pd.DataFrame, machines: Mapping[str, Machine]) -> tuple[list[
     every["family"] = every["label"].map(families)
     of_paper = every["family"].notna() | (every["block"].notna() & every["block"].eq(every["target"]))
     judged = every["baseline"].eq(EAGER) & every["compiler"].isin([*paper.COMPILERS, "torchscript"])
-    every = every[of_paper & judged & every["kind_of_device"].ne("")]
-    ok = every[every["verdict"].eq(str(Verdict.OK)) & every["throughput"].notna()].reset_index(drop=True)
-    found = [*_own(ok), *_paired(ok), *_compile_times(ok), *_depths(ok), *_agreements(every)]
-    found += _between_vendors(select(found, "speed-up"), vendors)
-    several = [_ANOTHER_VENDOR] * (len(set(vendors.values())) > 1)
-    return found, frozenset(filter(None, [*devices.values(), *several]))
+    return every[of_paper & judged & every["kind_of_device"].ne("")]
 
 
 def _about(row: Mapping[Hashable, Any]) -> dict[str, Any]:
@@ -119,7 +157,7 @@ def _about(row: Mapping[Hashable, Any]) -> dict[str, Any]:
         "device": row["kind_of_device"], "machine": row["device"], "compiler": row["compiler"],
         "label": "" if block else row["label"], "family": "" if block else row["family"],
         "batches": (int(row["batch"]),), "block": row["target"] if block else "",
-        "width": int(row["width"]) if block else 0, "depth": int(row["depth"]) if block else 0,
+        "width": int(row["width"]) if block else 0, "depth": int(row["depth"]) if block else 0, "study": row["study_id"],
     }  # fmt: skip
 
 
@@ -152,18 +190,24 @@ def _paired(ok: pd.DataFrame) -> Iterator[Figure]:
 
 
 def _compile_times(ok: pd.DataFrame) -> Iterator[Figure]:
-    """Growth of the compile time, with the error of its mean over models: each engine is compiled once."""
+    """Growth of the compile time within a study, with the error of its mean over models: each engine is compiled once."""
     models = ok[
         ok["family"].notna() & ok["compile_total_s"].notna() & ~(ok["built_beside"] > 0) & ok["compiler"].ne(EAGER)
     ]
+    first, last = _COMPILED
     for _, own in models.groupby(["device", "compiler"]):
         seconds = own.pivot_table("compile_total_s", "label", "batch")
-        logs = np.log(seconds[32] / seconds[1]).dropna() if {1, 32} <= set(seconds) else pd.Series(dtype=float)
+        logs = np.log(seconds[last] / seconds[first]).dropna() if {*_COMPILED} <= {*seconds} else pd.Series(dtype=float)
+        logs = logs[logs != 0]  # one engine for both tells nothing
         if len(logs) > 2:
             part = Estimate(np.array(logs.mean()), np.array(logs.sem()), np.array(len(logs) - 1.0))
             about = {**_about(own.iloc[0].to_dict()), "label": f"mean of {len(logs)} models", "batches": ()}
             yield Figure("compile time growth", part, **about)
-    for row in models[models["compiler"].eq("tvm")].to_dict("records"):
+
+
+def _searches(ok: pd.DataFrame) -> Iterator[Figure]:
+    """Hours of TVM's searches."""
+    for row in ok[ok["family"].notna() & ok["tune_s"].notna() & ok["compiler"].eq(_SEARCHING)].to_dict("records"):
         yield Figure("search [h]", exactly(row["tune_s"] / 3600), **_about(row))
 
 

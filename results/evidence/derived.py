@@ -56,11 +56,12 @@ def _nearness(figures: Sequence[Figure]) -> Iterator[Figure]:
 
 def _identities(figures: Sequence[Figure]) -> Iterator[Figure]:
     """BSR over the speed-up relative to that at batch 1, or that of the paper's smaller batch sizes."""
-    speedups = {one.key(): one.value for one in select(figures, "speed-up")}
+    # Within a study: its batch scaling resilience refers to its own batch size 1.
+    speedups = {(one.study, one.key()): one.value for one in select(figures, "speed-up")}
     for one in select(figures, "BSR"):
-        base = speedups.get(replace(one, batches=(1,) if one.machine else BANDS[0]).key())
+        base = speedups.get((one.study, replace(one, batches=(1,) if one.machine else BANDS[0]).key()))
         if base is not None:
-            ratio = one.value * base / speedups[one.key()]
+            ratio = one.value * base / speedups[one.study, one.key()]
             yield replace(one, quantity="BSR over its definition", part=exactly(ratio))
 
 

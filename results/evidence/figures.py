@@ -43,6 +43,8 @@ class Figure:
     """``conv`` or ``mha``; empty for models."""
     width: int = 0
     depth: int = 0
+    study: str = ""
+    """The study that measured it."""
     scale: Callable[[Array], Array] = np.exp
     """From the scale of the error to that of the figure."""
 
