@@ -104,7 +104,7 @@ def one_each(frame: pd.DataFrame) -> pd.DataFrame:
         ["_wrong", "rounds", "_sizes", "started_at"], kind="stable", na_position="first"
     )
     chosen: pd.DataFrame = ordered.drop_duplicates(_CELL, keep="last").drop(columns=["_wrong", "_sizes"]).sort_index()
-    return chosen.reset_index(drop=True)
+    return chosen
 
 
 def _machines(records: Sequence[StudyRecord], frame: pd.DataFrame) -> Iterator[Machine]:
@@ -133,7 +133,8 @@ def figures(frame: pd.DataFrame, machines: Mapping[str, Machine]) -> tuple[list[
 
 
 def _measured(every: pd.DataFrame) -> pd.DataFrame:
-    return every[every["verdict"].eq(str(Verdict.OK)) & every["throughput"].notna()].reset_index(drop=True)
+    ok: pd.DataFrame = every[every["verdict"].eq(str(Verdict.OK)) & every["throughput"].notna()].reset_index(drop=True)
+    return ok
 
 
 def _of_paper(frame: pd.DataFrame, devices: Mapping[Hashable, str]) -> pd.DataFrame:
@@ -148,7 +149,8 @@ def _of_paper(frame: pd.DataFrame, devices: Mapping[Hashable, str]) -> pd.DataFr
     every["family"] = every["label"].map(families)
     of_paper = every["family"].notna() | (every["block"].notna() & every["block"].eq(every["target"]))
     judged = every["baseline"].eq(EAGER) & every["compiler"].isin([*paper.COMPILERS, "torchscript"])
-    return every[of_paper & judged & every["kind_of_device"].ne("")]
+    found: pd.DataFrame = every[of_paper & judged & every["kind_of_device"].ne("")]
+    return found
 
 
 def _about(row: Mapping[Hashable, Any]) -> dict[str, Any]:
