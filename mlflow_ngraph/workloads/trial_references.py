@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mlflow_ngraph.workloads.output_scales import Band
 
 Arrays = Sequence["NDArray[Any]"]
+T = TypeVar("T")
 
 FEWEST, MOST = 4, 4 * len(KINDS)
 _FAR = 64.0
@@ -253,13 +254,7 @@ def observed(
 
 def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[str]) -> Arrays | None:
     """Outputs in other arithmetic, where they have the model's form; else the reason is noted."""
-    try:
-        found = compute()
-    except MemoryError:
-        raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a model raises anything
-        wrong.append(f"it raised {type(error).__name__}: {one_line(error)}")
-        return None
+    found = _attempt(compute, wrong)
     if found is None or [array.shape for array in found] != [array.shape for array in outputs]:
         return None
     return found
@@ -268,18 +263,25 @@ def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[st
 def _tried_all(
     compute: Callable[[], list[tuple[float, Any]]], outputs: Arrays, wrong: list[str]
 ) -> list[tuple[float, Arrays]]:
-    try:
-        found = compute()
-    except MemoryError:
-        raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a model raises anything
-        wrong.append(f"it raised {type(error).__name__}: {one_line(error)}")
+    found = _attempt(compute, wrong)
+    if found is None:
         return []
     shapes = [array.shape for array in outputs]
     alike = [(times, part) for times, part in found if [array.shape for array in part] == shapes]
     if not alike:
         wrong.append("the shapes of the outputs change with the inputs by a rounding")
     return alike
+
+
+def _attempt(compute: Callable[[], T], wrong: list[str]) -> T | None:
+    """Result of the model's own code; None and a reason if it raises."""
+    try:
+        return compute()
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a model raises anything
+        wrong.append(f"it raised {type(error).__name__}: {one_line(error)}")
+        return None
 
 
 def _is_off(moved: NDArray[Any], output: NDArray[Any]) -> bool:
