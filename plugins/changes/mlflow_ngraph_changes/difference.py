@@ -19,7 +19,7 @@ from mlflow_ngraph.analysis.listing import Server, study_run
 from mlflow_ngraph.analysis.selection import Selection
 from mlflow_ngraph.errors import TrackingError, UsageError, require_known
 from mlflow_ngraph.estimates import ALPHA, WIDEST
-from mlflow_ngraph.metrics import Metric
+from mlflow_ngraph.metrics import Metric, is_complement
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import metrics_of
 from mlflow_ngraph.text import counted, rounded
@@ -27,6 +27,7 @@ from mlflow_ngraph.tracking import schema
 from mlflow_ngraph.tracking.artifact_stores import run_file, run_files
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Param, Tag
 from mlflow_ngraph.verdicts import Verdict
+from mlflow_ngraph_changes.gate import changes, worse_by
 
 ASPECTS = ("study", "flags", "versions", "machine", "state", "results")
 COLUMNS = ("aspect", "name", "left", "right", "change", "ci_low", "ci_high", "p", "notices", "differs")
@@ -194,13 +195,13 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric
     ratios = Comparison(both, asked).ratios(new, old)
     ok: NDArray[np.bool_] = (both["verdict"] == str(Verdict.OK)).to_numpy(bool)
     adjusted = significance.holm(np.where(ok[old] & ok[new], ratios.p_differs(), np.nan))
-    low, high = ratios.interval()
     reaches = ratios.notices(ALPHA / max(int(np.isfinite(adjusted).sum()), 1))
     notices = np.expm1(np.where(reaches <= np.log(WIDEST), reaches, np.nan))
     rows = []
     for place, (left, right) in enumerate(pairs):
         first, second = both.iloc[left], both.iloc[right]
         verdicts = str(first["verdict"]), str(second["verdict"])
+        values = float(first[metric]), float(second[metric])
         name = f"batch {first['batch']}" if kind == Kind.LANE else _name(first)
         if verdicts != ("ok", "ok"):
             rows.append({"aspect": "results", "name": name, "left": _shown(first, metric), "right": _shown(second, metric),
@@ -216,11 +217,11 @@ def _results(both: pd.DataFrame, pairs: Sequence[tuple[int, int]], asked: Metric
                 "name": name,
                 "left": _shown(first, metric) + over[0],
                 "right": _shown(second, metric) + over[1],
-                "change": float(ratios.value[place]) - 1,
-                "ci_low": float(low[place]) - 1,
-                "ci_high": float(high[place]) - 1,
+                **dict(zip(("change", "ci_low", "ci_high"), changes(ratios, place, values, metric), strict=True)),
                 "p": float(adjusted[place]),
-                "notices": float(notices[place]),
+                "notices": worse_by(reaches[place], values[0], asked)
+                if is_complement(metric)
+                else float(notices[place]),
                 "differs": differs,
             }
         )

@@ -156,7 +156,7 @@ def gate(
     known = {marks[place] for place in old}
     outcomes = set(judged["outcome"])
     about = {
-        "outcome": FAILED if outcomes - {PASSED, COULD_NOT_TELL} else max(outcomes, key=order.__getitem__),
+        "outcome": FAILED if outcomes - {PASSED, COULD_NOT_TELL} else min(outcomes, key=order.__getitem__),
         "common": sum(match is not None for _, match in matches),
         "labels": {side: sorted(both["label"].iloc[places].dropna().unique()) if "label" in both else []
                    for side, places in (("candidate", new), ("baseline", old))},
@@ -284,8 +284,8 @@ def _judged(
             values = float(both[name].iloc[old]), float(both[name].iloc[new])
             figures = {
                 "baseline": values[0], "candidate": values[1], "p": float(p_own[place]),
-                "notices": _worse_by(notices[place], values[0], metric),
-                **dict(zip(("change", "ci_low", "ci_high"), _changes(ratios[name], place, values, name), strict=True)),
+                "notices": worse_by(notices[place], values[0], metric),
+                **dict(zip(("change", "ci_low", "ci_high"), changes(ratios[name], place, values, name), strict=True)),
             }  # fmt: skip
             outcome, reason = _outcome(figures, bounds[name], metric)
             verdict: dict[str, Any] = {**figures, "outcome": outcome, "reason": reason}
@@ -316,14 +316,14 @@ def _uncertain(both: pd.DataFrame, metric: str, pairs: Sequence[tuple[int, int]]
     return [(old, new) for old, new in pairs if not (exact[old] and exact[new])]
 
 
-def _worse_by(log: float, value: float, metric: Metric) -> float:
+def worse_by(log: float, value: float, metric: Metric) -> float:
     """Convert a logarithm to a loss as a share of the baseline."""
     if is_complement(metric.name):
         return float(np.expm1(log) * (1 - value) / abs(value)) if value else np.nan
     return float(-np.expm1(-log) if metric.better == "higher" else np.expm1(log))
 
 
-def _changes(ratios: Estimate, place: int, values: tuple[float, float], name: str) -> tuple[float, float, float]:
+def changes(ratios: Estimate, place: int, values: tuple[float, float], name: str) -> tuple[float, float, float]:
     """Change as a share of the baseline, with its interval."""
     old, new = values
     plain = new / old - 1 if old else np.nan

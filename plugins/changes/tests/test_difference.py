@@ -104,3 +104,16 @@ def test_what_rounds_apart_would_notice_is_nothing() -> None:
     assert results["p"].notna().all()
     (said,) = [line for line in _notes(*difference(left, right)) if line.startswith("nothing could")]
     assert said == "nothing could be noticed in 2 cells: the rounds are too few, or differ too much"
+
+
+def test_the_change_of_a_complement_is_a_share_of_it() -> None:
+    """Errors of a reduction are those of one minus it; its change is not."""
+    errors = {"cpu_reduction_log_se": 1e-3, "cpu_reduction_df": 9.0}
+    left, right = (
+        replace(run, frame=run.frame.assign(cpu_reduction=value, **errors))
+        for run, value in zip(runs(), (0.04, -0.26), strict=True)
+    )
+    table, _ = difference(left, right, "cpu_reduction")
+    rows = table[table["aspect"] == "results"]
+    assert rows["change"].dropna().tolist() == pytest.approx([-7.5] * len(rows))
+    assert rows[["ci_low", "ci_high"]].isna().all(axis=None)

@@ -145,6 +145,20 @@ def test_a_round_alone_tells_nothing_and_is_not_green() -> None:
     assert about["outcome"] == "could not tell"
 
 
+def test_one_blind_cell_among_others_is_not_green() -> None:
+    new, old = sides()
+    one = (new.frame["compiler"] == "openvino") & (new.frame["batch"] == 8) & (new.frame["label"] == "swin")
+    assert one.sum() == 1
+    blind = new.frame.assign(
+        log_medians=new.frame["log_medians"].mask(one),
+        speedup_log_se=new.frame["speedup_log_se"].mask(one),
+        speedup_df=new.frame["speedup_df"].mask(one),
+    )
+    table, about = gate(Side("new", blind), old)
+    assert set(table["outcome"]) == {"passed", "could not tell"}
+    assert about["outcome"] == "could not tell"
+
+
 @pytest.mark.parametrize("noise", [0.002, 0.01, 0.05, 0.3])
 def test_it_is_never_green_while_it_is_blind(noise: float) -> None:
     for seed in range(4):
