@@ -69,6 +69,8 @@ class Answer:
     """Criterion that chose it among equals; empty for the fastest."""
     rivals: Sequence[Rival]
     """Cells that could beat it."""
+    unbeaten: str = ""
+    """Clause for the baseline as the answer."""
 
     @property
     def decided(self) -> bool:
@@ -130,10 +132,7 @@ class Answer:
         at = f"at batch {row['batch']} ({self.figure})"
         if row["compiler_label"] == baselines.of_row(row):
             yield f"{named} {at}"
-            over = baselines.over(row)
-            yield (
-                "no compiler was faster than eager execution" if over == "eager" else f"nothing was faster than {over}"
-            )
+            yield self.unbeaten
         elif self.gains and self.gains[0].batch == row["batch"]:
             yield f"{named.removesuffix(',')}, {self.gains[0].over(baselines.over(row))} {at}"
             known = [gain for gain in self.gains if gain.known]
@@ -180,11 +179,17 @@ def answers(
     groups = comparison.frame.iloc[places].groupby(list(by), sort=False, dropna=False).indices.values()
     several = [places[np.asarray(inside, int)] for inside in groups]
     _compare_within(comparison, several)
+    beyond = comparison.frame.loc[comparison.ranks & ~able, list(by)]
+    limited = set(beyond.itertuples(index=False, name=None))
     for asked in several:
         ranked = comparison.ordered(asked[comparison.ranks[asked]])
         if len(ranked):
             lead = comparison.leader(ranked)
-            yield _answer(comparison, asked, lead), np.array([lead, *ranked[ranked != lead]], int)
+            group = tuple(comparison.frame[name].iloc[lead] for name in by)
+            yield (
+                _answer(comparison, asked, lead, limited=group in limited),
+                np.array([lead, *ranked[ranked != lead]], int),
+            )
         elif could := rivals_of(comparison, None, asked):
             yield _undecided(could, str(could[0].row["device"]), None, ""), ranked
 
@@ -235,7 +240,15 @@ def of_fleet(
             yield _undecided(could, None, answer, "" if answer is None else f"score {answer['score']:.3f}")
 
 
-def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
+def _unbeaten(metric: Metric, over: str, *, limited: bool) -> str:
+    """Clause that nothing beats the baseline; ``limited`` where limits left cells out."""
+    timed = metric.name in METRICS and METRICS[metric.name].by_round
+    verb, by = ("was faster", "") if timed else ("is better", f" by {metric.name}")
+    clause = f"no compiler {verb} than eager execution" if over == "eager" else f"nothing {verb} than {over}"
+    return clause + by + (" within the limits" if limited else "")
+
+
+def _answer(comparison: Comparison, asked: Places, lead: int, *, limited: bool) -> Answer:
     metric = comparison.metric
     ranked = asked[comparison.ranks[asked]]
     equals = comparison.ordered(comparison.equals(lead, ranked))
@@ -255,6 +268,7 @@ def _answer(comparison: Comparison, asked: Places, lead: int) -> Answer:
         equals=[comparison.row(place) for place in others.tolist()],
         criterion=comparison.preferred(lead, equals)[1] if len(others) else "",
         rivals=rivals_of(comparison, lead, asked),
+        unbeaten=_unbeaten(metric, baselines.over(row), limited=limited),
     )
 
 

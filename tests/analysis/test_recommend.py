@@ -290,3 +290,35 @@ def test_the_latency_at_a_rate() -> None:
 def test_what_does_not_fit_is_said(asked: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message.replace("(", r"\(")):
         recommend(cells(), **asked)
+
+
+@pytest.mark.parametrize(
+    ("objective", "limits", "said"),
+    [
+        ("compile_total_s", [], "no compiler is better than eager execution by compile_total_s"),
+        (
+            "throughput",
+            [Limit("compile_total_s", "max", 1.0)],
+            "no compiler was faster than eager execution within the limits",
+        ),
+        (
+            "engine_size_mb",
+            [Limit("compile_total_s", "max", 1.0)],
+            "eager execution by engine_size_mb within the limits",
+        ),
+    ],
+)
+def test_the_baseline_is_unbeaten_in_what_was_asked(objective: str, limits: list[Limit], said: str) -> None:
+    table = cells(
+        workload=["timm:a", "timm:a"],
+        label=["a", "a"],
+        device=["xeon", "xeon"],
+        compiler=["identity", "ort"],
+        compiler_label=["identity", "ort"],
+        batch=[1, 1],
+        throughput=[100.0, 256.0],
+        compile_total_s=[0.1, 2.0],
+        engine_size_mb=[3.0, 9.0],
+    )
+    (answer,) = recommend(table, objective=objective, limits=limits).about["answers"]
+    assert answer["said"].endswith(said)
