@@ -181,21 +181,10 @@ def run_study(
         state.catch_up(reader)
         before = state.record.snapshot()
         session = before.sessions + 1
-        done = sum(len(lane.cells) for lane in before.lanes.values())
         if recorder is not None:
             recorder.follow(directory, writer, reader.lines)
             recorder.open()
             budget.reserve(RECORDING_SECONDS + RECORDING_LANE_SECONDS * len(plan.workloads[-1].lanes))
-        writer.append(
-            "session_started",
-            session=session,
-            study_id=before.id,
-            name=study.name,
-            lanes=[asdict(lane) for lane in plan.lanes],
-            cells=plan.cells,
-            done=done,
-            variables=environment.recorded_variables(),
-        )
         shared = (
             ServerEngines(connection.resolve_uri(tracking_uri), root)
             if study.cache == "server" and not offline
@@ -213,6 +202,16 @@ def run_study(
             undisturbed=nullcontext if recorder is None else recorder.paused,
             standstill=standstill,
             time=budget,
+        )
+        writer.append(
+            "session_started",
+            session=session,
+            study_id=before.id,
+            name=study.name,
+            lanes=[asdict(lane) for lane in plan.lanes],
+            cells=plan.cells,
+            done=plan.cells - supervisor.remaining(),
+            variables=environment.recorded_variables(),
         )
         finished = False
         try:

@@ -54,9 +54,10 @@ def answer(
             if found.deleted(kept["lanes"]) == kept["withdrawn"]:
                 found.notes.extend(kept["notes"])
                 return old
+    before = len(found.notes) if found is not None else 0
     new = compute()
     if found is not None:
-        about = {"notes": found.notes, "lanes": found.lanes, "withdrawn": found.withdrawn}
+        about = {"notes": found.notes[before:], "lanes": found.lanes, "withdrawn": found.withdrawn}
         answers.put(called, {"answer": new.to_plain(), **about})
     return new
 

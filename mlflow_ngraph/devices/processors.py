@@ -47,9 +47,10 @@ def cpu_quota(root: Path = control_groups.ROOT, membership: Path = control_group
     return min(quotas, key=lambda quota: quota.processors, default=None)
 
 
-def throttled(times: float, periods: float, quota: float) -> str:
+def throttled(times: float, periods: float, quota: float | None) -> str:
     """Describe how often the quota throttled this process."""
-    return f"throttled in {times:.0f} of {periods:.0f} periods by this container's quota of {quota:.3g} processors"
+    of = "" if quota is None else f" of {quota:.3g} processors"
+    return f"throttled in {times:.0f} of {periods:.0f} periods by this container's quota{of}"
 
 
 def _quota_of(group: Path) -> float | None:

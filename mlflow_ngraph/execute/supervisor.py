@@ -65,6 +65,10 @@ class Supervisor:
         self._ended: list[WorkloadPlan] = []
         """Workloads not yet passed to ``on_workload``."""
 
+    def remaining(self) -> int:
+        """Number of cells to measure in this session, before any is left out for lack of time."""
+        return sum(len(batches) for workload in self._plan.workloads for batches in self._missing(workload).values())
+
     def run(self) -> None:
         missing = {str(workload.ref): self._missing(workload) for workload in self._plan.workloads}
         self._economise(missing)

@@ -143,7 +143,7 @@ def _quota(slices: Sequence[SliceFacts]) -> str | None:
     times, periods = _counted(slices, "quota_throttled"), _counted(slices, "quota_periods")
     if times <= THROTTLED_SHARE * periods:
         return None
-    quota = slices[-1].values["quota_processors"]
+    quota = slices[-1].values.get("quota_processors")
     return f"{throttled(times, periods, quota)}; raise it, or give the study fewer threads, {RESUME}"
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from mlflow_ngraph.error_text import one_line
@@ -49,13 +50,25 @@ class InputOptions(Options):
     def _sensible(self) -> InputOptions:
         if any(size != BATCH and int(size) < 1 for size in self.shape):
             raise ValueError(f"sizes must be at least 1, found {self.shape}")
-        if self.high is not None and self.high <= self.low:
-            raise ValueError(f"high must be larger than low, found low {self.low} and high {self.high}")
+        if problem := _range_problem(self.dtype, self.low, self.low + 1 if self.high is None else self.high):
+            raise ValueError(problem)
         return self
 
     def spec(self, name: str) -> TensorSpec:
         spec = TensorSpec(self.name or name, self.dtype, tuple(self.shape), self.low, self.low + _DEFAULT_RANGE)
         return _with_high(spec, self.high)
+
+
+def _range_problem(dtype: str, low: int, high: int) -> str:
+    """Fault of the bounds of an input's integers: ``low``, and one more than the largest; empty without any."""
+    if high <= low:
+        return f"high must be larger than low, found low {low} and high {high}"
+    if dtype.lstrip("u") not in ("int8", "int16", "int32", "int64"):
+        return ""
+    ends = np.iinfo(dtype)
+    if ends.min <= low and high - 1 <= ends.max:
+        return ""
+    return f"{dtype} holds {ends.min} to {ends.max}, found low {low} and high {high}"
 
 
 _DEFAULT_RANGE = 2
@@ -102,6 +115,13 @@ class FileOptions(SampledOptions):
     ranges: dict[str, tuple[int, int]] = Field(default_factory=dict)
     """``[low, high]`` of single integer inputs; values are at least ``low`` and below ``high``."""
 
+    @model_validator(mode="after")
+    def _ordered(self) -> FileOptions:
+        for name, (low, high) in self.ranges.items():
+            if problem := _range_problem("int64", low, high):
+                raise ValueError(f"ranges: {name}: {problem}")
+        return self
+
 
 _NO_BATCH = re.compile(r"(?i)^t$|seq|time|frame|step|token|len|height|width|channel")
 """Names of open axes that are no batch axes."""
@@ -147,7 +167,13 @@ def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: s
             f"workload {workload} leaves sizes open: {', '.join(open_axes)}: give them, such as dims: {{{example}}}{asked}"
         )
     specs = (_with_high(TensorSpec(entry.name, entry.dtype, shapes[entry.name]), entry.high) for entry in declared)
-    return tuple(_bounded(spec, options) for spec in specs)
+    bounded = tuple(_bounded(spec, options) for spec in specs)
+    for spec in bounded:
+        if problem := _range_problem(spec.dtype, spec.low, spec.high):
+            raise WorkloadError(
+                f"workload {workload}: input {spec.name}: {problem}; give it a range of its own in ranges"
+            )
+    return bounded
 
 
 def _with_high(spec: TensorSpec, high: int | None) -> TensorSpec:

@@ -66,6 +66,11 @@ def test_the_facts_of_a_slice_are_what_the_worker_reports():
             "throttled in 316 of 362 periods by this container's quota of 0.5 processors",
             "raise it",
         ),
+        (
+            [facts(counted={"quota_periods": 181, "quota_throttled": 158})] * 2,
+            "throttled in 316 of 362 periods by this container's quota; raise it",
+            "raise it",
+        ),
         ([facts(), facts(counted={"throttled": 2})], "slowed down for heat 2 times", "cool the machine"),
         ([facts(counted={"gpu_throttled_s": 0.1})] * 5, "slowed down for heat in 10 % of the time", "cool the machine"),
         (

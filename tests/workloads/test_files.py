@@ -303,6 +303,17 @@ def test_axes_without_a_symbol_go_by_place(tmp_path: Path) -> None:
     assert workload("onnx", path, dims={"values[1]": 4}).inputs()[0].shape == ("batch", 4)
 
 
+def test_a_range_that_the_type_does_not_hold_is_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Cast", ["codes"], ["result"], to=onnx.TensorProto.FLOAT)]
+    codes = value("codes", ["batch", 4], onnx.TensorProto.INT8)
+    path = graph(tmp_path / "c.onnx", nodes, [codes], [value("result", ["batch", 4])])
+    with pytest.raises(WorkloadError, match="input codes: int8 holds -128 to 127, found low 0 and high 1000"):
+        workload("onnx", path, high=1000).check()
+    with pytest.raises(WorkloadError, match="input codes: int8 holds"):
+        workload("onnx", path, ranges={"codes": [0, 129]}).check()
+    assert workload("onnx", path, ranges={"codes": [-128, 128]}).inputs()[0].low == -128
+
+
 def save_program(path: Path) -> Path:
     ids, mask = torch.randint(0, 50, (2, 6)), torch.ones(2, 6, dtype=torch.int64)
     batch = DYNAMIC[0]
