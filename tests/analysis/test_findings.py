@@ -377,3 +377,22 @@ def test_ratios_as_changes(ratio: float, text: str) -> None:
 def test_what_was_tested_is_counted_in_words() -> None:
     assert Survey([], 1, 1).tested == "1 hypothesis about 1 cell"
     assert Survey([], 12, 36).tested == "12 hypotheses about 36 cells"
+
+
+def test_a_study_without_time_for_a_cell_takes_no_figure_away() -> None:
+    """As for `compare` and `recommend`: the earlier measurement still stands."""
+    axes: dict[str, Any] = {
+        "study_id": ["early"],
+        "workload": ["timm:a"],
+        "compiler": ["identity", "openvino"],
+        "batch": [1],
+    }
+    early = Drawn(
+        grid(lambda study_id, workload, compiler, batch: 200.0 if compiler == "openvino" else 100.0, **axes)
+    ).draw(0)
+    late = early.assign(study_id="late", verdict=str(Verdict.LEFT_OUT), throughput=np.nan, reason="no time")
+    for name in ("started_at", "finished_at"):
+        late[name] += 1000.0
+    both = pd.concat([early, late], ignore_index=True)
+    assert [one.kind for one in find(both)] == [one.kind for one in find(early)]
+    assert base.Cells(both).latest["study_id"].tolist() == ["early", "early"]

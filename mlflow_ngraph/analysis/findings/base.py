@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import decision, rivals, significance
-from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.compare import ALIKE, latest
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.decision import Answer
 from mlflow_ngraph.estimates import Estimate
@@ -109,7 +109,7 @@ class Cells:
         cells["place"] = _places(cells)
         cells["block"] = cells["workload"].astype(str).str.startswith("block:")
         self.all = cells.sort_values(["started_at", "finished_at"], kind="stable").reset_index(drop=True)
-        self.latest = self.all.drop_duplicates([*ALIKE, "fingerprint"], keep="last").sort_index().reset_index(drop=True)
+        self.latest = latest(self.all, (*ALIKE, "fingerprint")).reset_index(drop=True)
         trusted = (self.latest["verdict"] == str(Verdict.OK)).to_numpy(bool) & self.latest["throughput"].notna()
         self.ok = self.latest[trusted].reset_index(drop=True)
         self.rates = significance.figures(self.ok, "throughput")

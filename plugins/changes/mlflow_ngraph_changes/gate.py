@@ -211,8 +211,10 @@ def _accelerators(both: pd.DataFrame) -> pd.Series[str]:
 def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> NDArray[np.int64]:
     marks = _marks(both, [*keys, "fingerprint"])
     started = both["started_at"].to_numpy(float, na_value=0.0) if "started_at" in both else np.zeros(len(both))
+    # As `compare.latest`: a study that lacked the time to measure a cell counts last.
+    tried = (both["verdict"] != str(Verdict.LEFT_OUT)).to_numpy(bool)
     newest: dict[tuple[str, ...], int] = {}
-    for place in places[np.argsort(started[places], kind="stable")]:
+    for place in places[np.lexsort((started[places], tried[places]))]:
         newest[marks[place]] = int(place)
     return np.array(sorted(newest.values(), key=lambda place: (started[place], place)), np.int64)
 
