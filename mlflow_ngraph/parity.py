@@ -136,7 +136,7 @@ class Rounding:
         return bool(ROUNDINGS * self.largest <= _BLUNT and self.integers <= _BLUNT)
 
     def worse(self, other: Rounding) -> Rounding:
-        """Elementwise maximum; NaN wins."""
+        """Elementwise maximum; a number wins over NaN."""
         return Rounding(
             float(np.fmax(self.largest, other.largest)),
             float(np.fmax(self.typical, other.typical)),

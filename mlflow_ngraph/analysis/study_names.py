@@ -69,6 +69,7 @@ def find(frame: pd.DataFrame, name: str) -> NamedStudy | None:
         mine = rows["run_id"].isin(list(study_directories.recorded(home.location())))
         own = rows.loc[mine, "experiment"]
         rows = rows[rows["experiment"].isin(own)] if len(own) else rows
+        mine = mine.loc[rows.index]
         # A copy of a study run has the id of its study.
         copies = rows["study_id"].isin(rows.loc[mine, "study_id"]) & ~mine
         rows = rows[~copies].drop_duplicates(["study_id", "experiment"], keep="first")

@@ -68,7 +68,7 @@ class Target:
     """Threads within one inference; None leaves the runtime its own default."""
     accelerator: Literal["cpu", "cuda"] = "cpu"
     transfers: Transfers = "outside"
-    """True if one repetition contains the copies of inputs to and outputs from the accelerator; without one, it makes
+    """``inside``: one repetition contains the copies of inputs to and outputs from the accelerator. Without one, it makes
     no difference."""
     build_for: str = ""
     """The device that an engine is compiled for, such as ``gpu:sm89``, where it is not this machine; empty where it is.

@@ -1,6 +1,6 @@
 """Worker: the child process of a study; prepares, exports, compiles, explains, verifies and times on command.
 
-No other process imports torch and compiler runtimes.
+The parent imports neither torch nor a compiler runtime.
 """
 
 from __future__ import annotations

@@ -235,8 +235,9 @@ class Child:
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         with interruption.deferred():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+            if self._code is None:  # a signal may have ended an earlier call here
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
             self._reap()
         self._stdout.close()
         self._temporary.cleanup()
@@ -337,7 +338,7 @@ class Child:
         if code == -signal.SIGKILL and memory_kills.new_kill():
             return ChildFailure(Verdict.OOM, f"the kernel killed the process for lack of memory during {command}", tail)
         if code < 0:
-            return ChildFailure(Verdict.CRASHED, f"killed by {signal.Signals(-code).name} during {command}", tail)
+            return ChildFailure(Verdict.CRASHED, f"killed by {signal_name(-code)} during {command}", tail)
         return ChildFailure(Verdict.CRASHED, f"exited with code {code} during {command}", tail)
 
     def _lacking(self, command: str) -> NGraphError:
@@ -356,6 +357,14 @@ class Child:
     def tail(self) -> str:
         """The last lines of standard error."""
         return logs.tail(self._log)
+
+
+def signal_name(number: int) -> str:
+    """Name of a signal; those without one, such as real-time signals, have their number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _message(line: bytes) -> Message | None:

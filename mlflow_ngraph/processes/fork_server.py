@@ -26,6 +26,7 @@ PRELOADED = (
     *("mlflow_ngraph.workloads.preparing", "mlflow_ngraph.execute.worker"),
 )
 """Modules that most workers import."""
+_CHILD = "mlflow_ngraph.processes.fork_server_child"
 _ENDED = "the process that children are forked from has ended"
 
 
@@ -40,7 +41,7 @@ class ForkServer:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._process = subprocess.Popen(
-                command("mlflow_ngraph.processes.fork_server_child", str(its.fileno()), *PRELOADED),
+                command(_CHILD, str(its.fileno()), self._scratch.name, *PRELOADED),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

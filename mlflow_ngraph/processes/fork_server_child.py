@@ -10,6 +10,7 @@ import contextlib
 import gc
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -29,20 +30,25 @@ PIPES = 3
 def main() -> None:
     """Import the modules, and fork workers on request until the parent is gone.
 
-    The command line names the socket and the modules.
+    The command line names the socket, the folder for temporary files, which goes at the end, and the modules.
     """
+    number, folder, *modules = sys.argv[1:]
     # During imports it does not notice that the socket is closed.
     parent_death.send_to_self(signal.SIGKILL)
-    with socket.socket(fileno=int(sys.argv[1])) as control:
-        for name in sys.argv[2:]:
+    with socket.socket(fileno=int(number)) as control:
+        for name in modules:
             # A worker that needs it fails the same way, and reports it.
             with contextlib.suppress(Exception):
                 import_module(name)
         # Live objects stay for good: the collectors of workers need not touch, and thereby copy, their pages.
         gc.collect()
         gc.freeze()
+        # From here on it does, and tidies up.
+        parent_death.send_to_self(None)
         born = _serve(control)
-    if born is not None:
+    if born is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
         _settle_in(born)
         import_module(born["module"]).main()
 

@@ -108,8 +108,8 @@ def product_terms(function: Any, args: Sequence[Any]) -> int:
     return int(args[first].shape[-1])
 
 
-def is_view(function: Any) -> bool:
-    """True if an operation only changes the shape or place of its input."""
+def rounds_nothing(function: Any) -> bool:
+    """True if an operation rounds nothing: it changes shape or place, or chooses among numbers."""
     returns = function._schema.returns  # noqa: SLF001 - torch says it nowhere else
     if returns and all(value.alias_info is not None and not value.alias_info.is_write for value in returns):
         return True
@@ -135,7 +135,7 @@ _COPIES = frozenset(
         ),
         *("max_pool2d_with_indices", "where", "masked_fill", "roll", "tril", "triu", "empty", "fill_", "zero_"),
         *("zeros_like", "ones_like", "full", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor", "eye"),
-        *("round", "floor", "ceil", "trunc", "sign", "isnan", "constant_pad_nd", "dropout", "empty_like", "new_empty"),
+        *("round", "floor", "ceil", "trunc", "sign", "isnan", "dropout", "empty_like", "new_empty"),
     )
     if hasattr(getattr(_ATEN, name, None), "default")
 ) | frozenset(

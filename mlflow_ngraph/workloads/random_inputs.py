@@ -39,7 +39,7 @@ def is_position(name: str) -> bool:
 def random(
     name: str, dtype: str, shape: tuple[int, ...], low: int, high: int, rng: np.random.Generator
 ) -> NDArray[Any]:
-    """Draw distinct samples along the first axis.
+    """Draw samples along the first axis; they differ but for positions.
 
     ``high`` is one more than the largest value.
     """

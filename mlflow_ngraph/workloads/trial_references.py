@@ -253,7 +253,7 @@ def observed(
 
 
 def _tried(compute: Callable[[], Arrays | None], outputs: Arrays, wrong: list[str]) -> Arrays | None:
-    """Outputs in other arithmetic, where they have the model's form; else the reason is noted."""
+    """Outputs in other arithmetic, where they have the model's form; what the model raises is noted."""
     found = _attempt(compute, wrong)
     if found is None or [array.shape for array in found] != [array.shape for array in outputs]:
         return None

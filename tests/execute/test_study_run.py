@@ -362,7 +362,10 @@ def test_figures_from_a_restless_machine_are_unsteady_and_measured_again(tmp_pat
     )
     assert before.isdisjoint(after), "noisy cells are measured again"
     known = [event["done"] for event in journal.read(outcome.directory) if event["event"] == "session_started"]
-    assert known == [0, 4 - sum(cell.retryable for lane in outcome.record.lanes.values() for cell in lane.cells.values())]
+    assert known == [
+        0,
+        4 - sum(cell.retryable for lane in outcome.record.lanes.values() for cell in lane.cells.values()),
+    ]
 
 
 @pytest.mark.usefixtures("processes")

@@ -17,7 +17,7 @@ import pytest
 
 from mlflow_ngraph.execute import worker as module
 from mlflow_ngraph.processes import environment, fork_server
-from mlflow_ngraph.processes.child import Child, ChildFailure, OutOfTime
+from mlflow_ngraph.processes.child import Child, ChildFailure, OutOfTime, signal_name
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.base import Init
@@ -338,3 +338,7 @@ def test_a_warden_that_was_killed_has_another_in_its_place(tmp_path):
     gone.process.kill()
     gone.process.wait()
     gone.close()
+
+
+def test_a_signal_without_a_name_has_its_number() -> None:
+    assert (signal_name(9), signal_name(40)) == ("SIGKILL", "signal 40")

@@ -3,7 +3,10 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import textwrap
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -93,6 +96,32 @@ def test_a_server_that_was_killed_is_replaced(tmp_path, warden):
         after, _ = ask(tmp_path, warden, env)
     assert after["imported"]
     assert after["parent"] not in {before["parent"], os.getpid()}
+
+
+KILLED = """
+    import os, signal, sys
+    from mlflow_ngraph.processes import environment, fork_server
+
+    with fork_server.shared():
+        server = fork_server.serving(environment.of_threads(None, None, patient=True))
+        server.fork("json", dict(os.environ), 0, 1, 2).wait()
+        print(server._scratch.name, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_nothing_is_left_when_its_parent_is_killed(tmp_path):
+    program = tmp_path / "killed.py"
+    program.write_text(textwrap.dedent(KILLED))
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    folder = Path(ended.stdout.strip())
+    for _ in range(200):
+        if not folder.exists():
+            break
+        time.sleep(0.05)
+    assert not folder.exists()
 
 
 @pytest.mark.usefixtures("compilers", "timed_alone")

@@ -109,6 +109,9 @@ def remove(engine: ListedEngine) -> None:
         now = client.get_logged_model(engine.model_id)
         if now.tags.get(_VERSIONS) != engine.model.tags.get(_VERSIONS):
             raise TrackingError(f"engine {engine.model_id} has been registered meanwhile: it stays")
+        for name, version, aliases in engine.registered:
+            if set(client.get_model_version(name, version).aliases) != set(aliases):
+                raise TrackingError(f"the aliases of {name}/{version} have changed meanwhile: {engine.model_id} stays")
         if objection := _objection(engine):
             raise TrackingError(f"engine {engine.model_id} stays: {objection}")
         repository = _repository(engine)

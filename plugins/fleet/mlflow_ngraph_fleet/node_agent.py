@@ -217,7 +217,7 @@ def _start(command: list[str], variables: dict[str, str], root: Path) -> str:
         lines = [
             "[Unit]", f"Description=mlflow-ngraph fleet {CONFIG['mark']}", "[Service]",
             *(f'Environment="{name}={_of_unit(value)}"' for name, value in variables.items()),
-            "ExecStart=" + " ".join(f'"{_of_unit(word)}"' for word in command),
+            "ExecStart=" + " ".join(f'"{_of_unit(word).replace("$", "$$")}"' for word in command),
             "Restart=always", "RestartSec=5", "TimeoutStopSec=60", "[Install]", "WantedBy=default.target", "",
         ]  # fmt: skip
         (_units() / _unit()).write_text("\n".join(lines), encoding="utf-8")
@@ -237,8 +237,8 @@ def _start(command: list[str], variables: dict[str, str], root: Path) -> str:
 
 
 def _of_unit(text: str) -> str:
-    """Escape a word for a unit file."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    """Escape a quoted word for a unit file; in a command, dollars are doubled besides."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
 
 
 def _await_head(root: Path) -> None:

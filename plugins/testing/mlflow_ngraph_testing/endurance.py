@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import psutil
 
 from mlflow_ngraph.process_memory import release_freed
+from mlflow_ngraph.processes.child import signal_name
 from mlflow_ngraph_testing.steps import Case, block, ready
 
 SAMPLES = 40
@@ -42,7 +43,7 @@ class Usage:
             if grown > allowed:
                 return f"{self.cycles} cycles of load, run and close leave {grown} {what} behind; allowed: {allowed}"
         if self.killed_by is not None:
-            name = signal.Signals(self.killed_by).name
+            name = signal_name(self.killed_by)
             return f"after two engines came and went, a signal that Python handles ends the process with {name}"
         return None
 

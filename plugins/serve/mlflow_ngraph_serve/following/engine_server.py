@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, NGraphError
+from mlflow_ngraph.processes.child import signal_name
 from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve import process
 from mlflow_ngraph_serve.client import infer
@@ -191,7 +192,7 @@ class EngineServer:
         except subprocess.TimeoutExpired:
             self.kill()
             return "it did not answer"
-        return f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with code {code}"
+        return f"it was killed by {signal_name(-code)}" if code < 0 else f"it ended with code {code}"
 
     def _tidy(self) -> None:
         self.channel.close()
