@@ -122,7 +122,13 @@ class _Bench:
         child.request("export", LIMIT_S, formats=list(TVM.formats))
         child.close()
         child = self.child("build", available())
-        child.request("import", LIMIT_S, modules=list(TVM.compile_modules or ()), blocked=list(TVM.blocked_modules))
+        child.request(
+            "import",
+            LIMIT_S,
+            modules=list(TVM.compile_modules or ()),
+            blocked=list(TVM.blocked_modules),
+            freed_memory="return",
+        )
         unfinished = directory.with_name("unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         where = {"directory": str(unfinished), "work": str(self._work / "search"), "batch_sizes": [self.batch]}
@@ -140,7 +146,7 @@ class _Runner:
         self._cpu = self._watched = 0.0
         self._child = bench.child(f"run-{threads}", threads)
         modules, blocked = list(TVM.runtime_modules), list(TVM.blocked_modules)
-        self._child.request("import", LIMIT_S, modules=modules, blocked=blocked)
+        self._child.request("import", LIMIT_S, modules=modules, blocked=blocked, freed_memory="keep")
         loaded = bench.request(self._child, "load", threads, directory=str(engine), batch=bench.batch)
         self._flags: Mapping[str, Any] = loaded["flags"]
         rule = bench.study.warmup.model_dump()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, entry_points
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
@@ -70,6 +69,9 @@ class Registry(Generic[T]):
         """Import a class. Raises `UnknownNameError`, or `DependencyError` if its module needs a missing package."""
         entry = self.require(name)
         module, _, attribute = entry.target.partition(":")
+        for plugin in ENGINE_PLUGINS:
+            if module.startswith(f"{module_of(plugin)}."):
+                _require_version(plugin, f"{self.kind} {name!r}")
         try:
             return cast("type[T]", getattr(import_module(module), attribute))
         except ImportError as error:
@@ -97,15 +99,26 @@ def load_plugin(plugin: str, group: str, name: str, wanted: str) -> Any:
     Raises `DependencyError` if the plugin is not installed in the version of the core; ``wanted`` describes the entry point
     in the message.
     """
-    install = f"in a checkout of that version: pip install ./plugins/{plugin.rpartition('-')[2]}"
     points: tuple[EntryPoint, ...] = ()
-    with suppress(PackageNotFoundError):
-        installed = distribution(plugin)
-        if installed.version != __version__:
-            raise DependencyError(
-                f"{wanted} needs {plugin} {__version__}, and {installed.version} is installed; {install}"
-            )
+    if (installed := _require_version(plugin, wanted)) is not None:
         points = tuple(installed.entry_points.select(group=group, name=name))
     if not points:  # not installed, or before it had this entry point
-        raise DependencyError(f"{wanted} is part of {plugin} {__version__}, which is not installed; {install}")
+        raise DependencyError(f"{wanted} is part of {plugin} {__version__}, which is not installed; {_install(plugin)}")
     return points[0].load()
+
+
+def _require_version(plugin: str, wanted: str) -> Distribution | None:
+    """The installed plugin; None without one. Raises `DependencyError` for that of another version."""
+    try:
+        installed = distribution(plugin)
+    except PackageNotFoundError:
+        return None
+    if installed.version != __version__:
+        raise DependencyError(
+            f"{wanted} needs {plugin} {__version__}, and {installed.version} is installed; {_install(plugin)}"
+        )
+    return installed
+
+
+def _install(plugin: str) -> str:
+    return f"in a checkout of that version: pip install ./plugins/{plugin.rpartition('-')[2]}"

@@ -1,6 +1,6 @@
 """Judge the claims of ``claims.yaml`` by the paper's tables and by archived studies; write ``docs/reference/claims.md``.
 
-The tables and figures of the archives go beside it, into ``measured.md``.
+The tables and figures of the archives go beside it, into ``measured.md``; beside another page, into ``PAGE-measured.md``.
 
 ``python results/claims.py [ARCHIVE...]``
 
@@ -31,16 +31,20 @@ def main() -> None:
     parser.add_argument("archives", nargs="*", type=Path, metavar="ARCHIVE")
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
     options = parser.parse_args()
+    output: Path = options.output
     try:
+        output.open("a").close()  # before minutes of work
         measured = archives.read(options.archives or sorted((HERE / "archives").glob("*.tar")))
-    except NGraphError as error:
+        output.write_text(page.text(judged(measured), measured.studies), encoding="utf-8")
+        print(output)
+        if measured.studies:
+            # Beside a page of somebody else there may be other files of these names.
+            own = output.resolve() == PAGE
+            tables = output.with_name("measured.md" if own else f"{output.stem}-measured.md")
+            report.write(measured, tables, alone=own)
+            print(tables)
+    except (NGraphError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
-    options.output.write_text(page.text(judged(measured), measured.studies), encoding="utf-8")
-    print(options.output)
-    if measured.studies:
-        tables = options.output.with_name("measured.md")
-        report.write(measured, tables)
-        print(tables)
 
 
 def judged(measured: archives.Measured) -> list[page.Row]:

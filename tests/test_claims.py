@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -333,6 +335,33 @@ def test_an_archive_without_engines_gives_figures(script: ModuleType, tmp_path: 
     again = script.archives.read([archive.path])
     pages = {script.page.text(script.judged(one), one.studies) for one in (measured, again)}
     assert len(pages) == 1
+
+
+def claims(*arguments: object, directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "results" / "claims.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
+
+
+def test_a_page_of_ones_own_takes_nothing_away(tmp_path: Path) -> None:
+    (tmp_path / "page-measured").mkdir()
+    mine = [tmp_path / "page-measured" / "mine.csv", tmp_path / "measured.md"]
+    for path in mine:
+        path.write_text("mine")
+    archive = ROOT / "results" / "archives" / "builds-epyc.tar"
+    done = claims(archive, archive, "--output", "page.md", directory=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.read_text() for path in mine] == ["mine", "mine"]
+    assert (tmp_path / "page-measured" / "t3.csv").is_file()
+    listed = [line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| builds-epyc.tar")]
+    assert len(listed) == len(set(listed)) == 4
+
+
+def test_what_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    for place in ("nowhere/page.md", "."):
+        done = claims("--output", place, directory=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
 
 
 def test_conditions_have_known_keys() -> None:

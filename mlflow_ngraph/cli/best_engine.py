@@ -74,7 +74,7 @@ def _why(answer: BestEngine) -> str:
     if other is None:
         return f"{said}; there is no other engine behind it"
     apart = "" if answer.significant else ", which cannot be told from it"
-    return f"{said}; the next is {other.name} with {_text(other, chosen.metric)}{apart}"
+    return f"{said}; the next by its figures is {other.name} with {_text(other, chosen.metric)}{apart}"
 
 
 def _text(candidate: Candidate, metric: str) -> str:

@@ -33,7 +33,7 @@ def beside(stream: TextIO | Copying) -> TextIO:
 
 
 def prepare() -> bool:
-    """Make printing safe: open closed streams, and escape characters that they cannot encode.
+    """Make printing safe: open closed streams, escape characters that they cannot encode, and ignore a width of 0.
 
     Returns whether standard output was closed.
     """
@@ -51,6 +51,8 @@ def prepare() -> bool:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if not os.environ.get("COLUMNS", "").strip("0"):
+        os.environ.pop("COLUMNS", None)  # 0 is unknown, as for `shutil.get_terminal_size`
     return closed
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from mlflow_ngraph.compilers.registry import create
 from mlflow_ngraph.devices import processors
+from mlflow_ngraph.errors import FlagError
 from mlflow_ngraph.execute.lane_progress import RELOAD_CALLS
 from mlflow_ngraph.execute.plan import PREPARE_SECONDS, StudyPlan, WorkloadPlan
 from mlflow_ngraph.execute.record import Lane
@@ -80,8 +83,14 @@ def building(plan: StudyPlan, workload: WorkloadPlan, lane: Lane, batch_sizes: S
     if plan.study.cache != "off" and known.keeps(lane.workload, lane.compiler, lane.precision):
         making = Duration.of(TAKE_SECONDS, "similar")
     else:
-        otherwise = create(lane.compiler, lane.flags).expected_compile_s
-        making = known.building(lane.id, lane.compiler, batch_sizes, otherwise)
+
+        def expected(flags: Mapping[str, Any] | None) -> float:
+            # A study of another version may have flags that are none today.
+            with suppress(FlagError):
+                return create(lane.compiler, lane.flags if flags is None else flags).expected_compile_s
+            return 0.0
+
+        making = known.building(lane.id, lane.compiler, batch_sizes, expected)
     return (making + verifying).times(1 / _beside(plan))
 
 

@@ -89,7 +89,7 @@ class TimingHistory:
     def __init__(self) -> None:
         self._preparing: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
         self._building: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
-        self._compiling: dict[str, list[float]] = defaultdict(list)
+        self._compiling: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._loading: dict[str, list[float]] = defaultdict(list)
         self._starting: dict[str, list[float]] = defaultdict(list)
         self._verifying: dict[str, list[float]] = defaultdict(list)
@@ -98,6 +98,8 @@ class TimingHistory:
         self._kept: set[tuple[str, str, str]] = set()
         self._compilers: dict[str, str] = {}
         """By lane."""
+        self._flags: dict[str, str] = {}
+        """As JSON, by lane."""
 
     def preparing(self, workload: str, batch_sizes: Sequence[int], otherwise: Duration) -> Duration:
         """Duration of building a model, running the baseline at some batch sizes and exporting it.
@@ -107,9 +109,26 @@ class TimingHistory:
         same = self._preparing.get((workload, tuple(batch_sizes)))
         return Duration.of(median(same), "measured") if same else otherwise
 
-    def building(self, lane: str, compiler: str, batch_sizes: Sequence[int], otherwise: float) -> Duration:
-        """Duration of compiling one engine."""
-        return _known(self._building.get((lane, tuple(batch_sizes))), self._compiling.get(compiler), otherwise)
+    def building(
+        self,
+        lane: str,
+        compiler: str,
+        batch_sizes: Sequence[int],
+        otherwise: Callable[[Mapping[str, Any] | None], float],
+    ) -> Duration:
+        """Duration of compiling one engine.
+
+        ``otherwise`` gives the expected seconds with some flags of the compiler, or with those of the lane. Other flags
+        take longer or shorter in proportion, such as a search of more trials.
+        """
+        here = otherwise(None)
+        alike = [
+            seconds * here / usual
+            for (name, flags), several in self._compiling.items()
+            if name == compiler and (usual := otherwise(json.loads(flags)))
+            for seconds in several
+        ]
+        return _known(self._building.get((lane, tuple(batch_sizes))), alike, here)
 
     def loading(self, cell: str, compiler: str, otherwise: float) -> Duration:
         """Duration of loading an engine, up to the first inference; without imports."""
@@ -145,6 +164,7 @@ class TimingHistory:
             kind = event["event"]
             lanes = [lane for lane in event.get("lanes", ()) if isinstance(lane, dict)]
             self._compilers.update({lane["id"]: lane["compiler"] for lane in lanes})
+            self._flags.update({lane["id"]: json.dumps(lane.get("flags", {}), sort_keys=True) for lane in lanes})
             compiler = self._compilers.get(event.get("lane", ""), "")
             if kind == "workload_prepared":
                 batch_sizes = tuple(event["materials"].get("batch_sizes", ()))
@@ -153,7 +173,7 @@ class TimingHistory:
                 # Preparation includes the exports.
                 seconds = sum(took for stage, took in event["stages"].items() if stage != "export")
                 self._building[event["lane"], tuple(event["batch_sizes"])].append(seconds)
-                self._compiling[compiler].append(seconds)
+                self._compiling[compiler, self._flags.get(event["lane"], "{}")].append(seconds)
             elif kind == "cell_verified":
                 seconds = event["load_s"] + event["seconds"]
                 self._verifying[event["cell"]].append(seconds)

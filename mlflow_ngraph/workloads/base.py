@@ -209,8 +209,6 @@ def batch_question(inputs: tuple[TensorSpec, ...], named: BatchAxis | None = Non
         return ""
     if len(set(_batch_sizes(inputs, named).values())) == 1:
         return ""
-    if not inputs:
-        return "the model has no inputs, and so no batch: measure batch size 1 only"
     known = ", ".join(f"{spec.name}[{', '.join(map(str, spec.shape))}]" for spec in inputs)
     return f"no batch axis found in {known}: name one, such as batch_axis: 1, or measure batch size 1 only"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -28,15 +29,23 @@ def convert(path: Path) -> torch.nn.Module:
 
     Raises `UnsupportedError` for what PyTorch has no operator for, and `DependencyError` without the plugin.
     """
-    wanted = "running an ONNX file in PyTorch"
-    module: torch.nn.Module = load_plugin(CONVERTER, "mlflow_ngraph.converters", "onnx", wanted)(path)
+    module: torch.nn.Module = _converter()(path)
     return module
+
+
+def _converter() -> Callable[[Path], torch.nn.Module]:
+    wanted = "running an ONNX file in PyTorch"
+    return cast("Callable[[Path], torch.nn.Module]", load_plugin(CONVERTER, "mlflow_ngraph.converters", "onnx", wanted))
 
 
 class OnnxWorkload(FileWorkload):
     """``onnx:<path>``."""
 
     scheme: ClassVar[str] = "onnx"
+
+    def check(self) -> None:
+        _converter()  # without it no cell could be compared with PyTorch
+        super().check()
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         from mlflow_ngraph.workloads import onnx_file

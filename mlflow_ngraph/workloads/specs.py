@@ -146,6 +146,10 @@ def resolve(declared: Sequence[DeclaredInput], options: FileOptions, workload: s
 
     Raises `WorkloadError` if an axis is left open, or an option names an unknown one.
     """
+    if not declared:
+        raise WorkloadError(
+            f"workload {workload} has no inputs: its outputs are constant, and nothing is to be measured"
+        )
     _require_known("ranges", options.ranges, [entry.name for entry in declared], workload)
     require_axes(options.batch_axis, declared, workload)
     sizes = {entry.name: [_size(entry, axis, options.dims) for axis in range(len(entry.sizes))] for entry in declared}

@@ -17,13 +17,17 @@ _TITLE = "The paper's tables and figures, measured"
 _FILES = (".svg", ".csv")
 
 
-def write(measured: Measured, page: Path) -> None:
-    """Write a page in Markdown, and its figures and data into a directory of the same name."""
+def write(measured: Measured, page: Path, *, alone: bool = False) -> None:
+    """Write a page in Markdown, and its figures and data into a directory of the same name.
+
+    With ``alone``, the directory is the page's own: figures and data of earlier pages go.
+    """
     every = build(measured.frame, machines=measured.machines, paper=True, title=_TITLE)
     report = replace(every, sections=[section for section in every.sections if section.key not in _LEFT_OUT])
     folder = page.with_suffix("")
-    for before in (path for path in folder.rglob("*") if path.suffix in _FILES):
-        before.unlink()
+    if alone:
+        for before in (path for path in folder.glob("*") if path.suffix in _FILES):
+            before.unlink()
     places: dict[str, dict[str, str]] = {}
     for name, content in draw(report).files().items():
         path = folder / Path(name).name

@@ -307,3 +307,12 @@ def test_colours_on_a_terminal() -> None:
     )
     os.close(follower)
     assert b"\x1b[" in os.read(leader, 100_000)
+
+
+def test_a_width_of_zero_is_unknown() -> None:
+    """As containers without a terminal say it."""
+    environment = {**os.environ, "COLUMNS": "0"}
+    command = [sys.executable, "-m", "mlflow_ngraph", "study", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "smoke" in done.stdout

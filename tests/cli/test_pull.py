@@ -76,7 +76,7 @@ def test_the_best_engine_is_found_by_question(logged: Logged, cli: Cli, cli_json
     assert code == 0
     assert f": {best['label']} by {best['compiler_label']}, fp32, batch {best['batch']}" in out
     assert "it is the best by throughput of 6 cells with an engine" in out
-    assert "the next is" in out
+    assert "the next by its figures is" in out
     assert "was there already" in out
 
 

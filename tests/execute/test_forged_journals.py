@@ -67,7 +67,7 @@ def test_what_no_study_writes_is_refused_with_its_line(kind: str, changed: dict[
 def test_how_long_things_take_is_not_learned_from_it(kind: str, changed: dict[str, Any], tmp_path: Path) -> None:
     written(tmp_path, kind, changed)
     known = timing_history.learn(tmp_path)
-    assert known.building("identity", "identity", [1, 4], 5.0).seconds > 0
+    assert known.building("identity", "identity", [1, 4], lambda flags: 5.0).seconds > 0
     assert known.preparing("timm:m", [1, 4], timing_history.Duration.of(7.0)).seconds > 0
     assert known.call_s("identity", 2) is None or known.call_s("identity", 2)
 

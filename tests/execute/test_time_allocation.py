@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -166,3 +168,19 @@ def test_in_a_race_the_batch_size_that_may_win_comes_before_those_between() -> N
     made = known(plan(batch_sizes=[1, 2, 4], purpose="decide", workloads=TWO[:1]), preparing=2, building=0.01, call_s=3)
     gone = {batch for _, _, batch in left_out(made, 60.0)}
     assert gone == {2}
+
+
+def test_a_search_takes_longer_the_more_trials_it_has() -> None:
+    """Other flags of a compiler tell by the ratio of what is assumed of both."""
+    history = TimingHistory()
+    history.learn_from([
+        {"event": "study_started", "lanes": [{"id": "a", "compiler": "tvm", "flags": {"trials": 0}}]},
+        {"event": "engine_built", "lane": "a", "reused": None, "stages": {"compile": 20.0}, "batch_sizes": [1]},
+    ])  # fmt: skip
+
+    def assumed(flags: Mapping[str, Any] | None) -> float:
+        return 10.0 if flags == {"trials": 0} else 1000.0
+
+    assert history.building("a", "tvm", [1], assumed).parts == {"measured": 20.0}
+    assert history.building("b", "tvm", [1], assumed).parts == {"similar": 2000.0}
+    assert history.building("b", "openvino", [1], assumed).parts == {"assumed": 1000.0}

@@ -118,10 +118,6 @@ def test_sizes_that_do_not_agree_leave_batch_size_one_and_a_question(shapes: lis
     assert not batch_question(inputs, "none")
 
 
-def test_a_model_without_inputs_asks_for_no_axis() -> None:
-    assert batch_question(()) == "the model has no inputs, and so no batch: measure batch size 1 only"
-
-
 @pytest.mark.usefixtures("compilers")
 @pytest.mark.filterwarnings("ignore")
 def test_a_batch_on_another_axis_is_prepared_cut_and_exported(tmp_path: Path) -> None:

@@ -303,6 +303,14 @@ def test_axes_without_a_symbol_go_by_place(tmp_path: Path) -> None:
     assert workload("onnx", path, dims={"values[1]": 4}).inputs()[0].shape == ("batch", 4)
 
 
+def test_a_file_without_inputs_is_refused(tmp_path: Path) -> None:
+    constant = numpy_helper.from_array(np.ones((2, 2), np.float32), "constant")
+    nodes = [helper.make_node("Relu", ["constant"], ["result"])]
+    path = graph(tmp_path / "n.onnx", nodes, [], [value("result", [2, 2])], [constant])
+    with pytest.raises(WorkloadError, match="has no inputs: its outputs are constant"):
+        workload("onnx", path).check()
+
+
 def test_a_range_that_the_type_does_not_hold_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Cast", ["codes"], ["result"], to=onnx.TensorProto.FLOAT)]
     codes = value("codes", ["batch", 4], onnx.TensorProto.INT8)
