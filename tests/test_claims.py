@@ -342,6 +342,7 @@ def claims(*arguments: object, directory: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_page_of_ones_own_takes_nothing_away(tmp_path: Path) -> None:
     (tmp_path / "page-measured").mkdir()
     mine = [tmp_path / "page-measured" / "mine.csv", tmp_path / "measured.md"]
@@ -356,6 +357,7 @@ def test_a_page_of_ones_own_takes_nothing_away(tmp_path: Path) -> None:
     assert len(listed) == len(set(listed)) == 4
 
 
+@pytest.mark.usefixtures("processes")
 def test_what_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
     for place in ("nowhere/page.md", "."):
         done = claims("--output", place, directory=tmp_path)

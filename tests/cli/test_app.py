@@ -309,6 +309,7 @@ def test_colours_on_a_terminal() -> None:
     assert b"\x1b[" in os.read(leader, 100_000)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_width_of_zero_is_unknown() -> None:
     """As containers without a terminal say it."""
     environment = {**os.environ, "COLUMNS": "0"}
