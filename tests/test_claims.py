@@ -338,7 +338,7 @@ def test_an_archive_without_engines_gives_figures(script: ModuleType, tmp_path: 
 
 
 def claims(*arguments: object, directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "results" / "claims.py", *map(str, arguments)]
+    command = [sys.executable, str(ROOT / "results" / "claims.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
 
 
