@@ -124,7 +124,7 @@ def journals(corpus: Corpus) -> Format:
     def read(content: bytes) -> None:
         (place / journal.FILE_NAME).write_bytes(content)
         known = timing_history.learn(home)
-        known.building("lane", "onnxruntime", (1,), 1.0)
+        known.building("lane", "onnxruntime", (1,), lambda flags: 1.0)
         known.preparing("other", (1,), timing_history.Duration())
         for lane in {str(event.get("lane")) for event in events}:
             known.call_s(lane, 2)

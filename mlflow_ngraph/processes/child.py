@@ -117,6 +117,7 @@ class Child:
         self.cpu_s: float | None = None
         """CPU seconds of the process and its awaited children, once it has ended."""
         self._code: int | None = None
+        self._killed = False
         self._warden = warden
         self._buffer = b""
         self._result: Any = None
@@ -235,9 +236,10 @@ class Child:
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         with interruption.deferred():
-            if self._code is None:  # a signal may have ended an earlier call here
+            if not self._killed:  # a signal may have ended an earlier call behind this
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.pid, signal.SIGKILL)
+                self._killed = True
             self._reap()
         self._stdout.close()
         self._temporary.cleanup()

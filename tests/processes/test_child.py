@@ -192,13 +192,17 @@ def test_what_ends_the_process_in_words_is_an_answer_and_the_child_stays(child, 
 @pytest.mark.usefixtures("processes")
 def test_nobody_waits_for_processes_that_a_child_has_forked_when_it_is_gone(child):
     forks = """
-        import os, time
-        if os.fork() == 0:
+        import os, sys, time
+        sleeper = os.fork()
+        if sleeper == 0:
             time.sleep(600)
+        print("sleeper", sleeper, file=sys.stderr, flush=True)
         os._exit(7)
     """
-    with child(forks=forks) as worker, pytest.raises(ChildFailure, match="exited with code 7 during import"):
-        run_module(worker, "forks")
+    with child(forks=forks) as worker:
+        with pytest.raises(ChildFailure, match="exited with code 7 during import") as caught:
+            run_module(worker, "forks")
+        assert gone(int(caught.value.tail.split()[-1])), "nor does it outlive the child"
 
 
 @pytest.mark.usefixtures("processes")
