@@ -69,7 +69,8 @@ class Measured:
 
 def read(archives: Sequence[Path]) -> Measured:
     """Verify archives, and derive all figures from their journals again."""
-    tables, records, studies = [], [], []
+    tables, studies = [], []
+    records: list[StudyRecord] = []
     with tempfile.TemporaryDirectory() as temporary:
         for number, path in enumerate(archives):
             place = Path(temporary) / str(number)
