@@ -88,15 +88,12 @@ def counts(answer: Any) -> list[tuple[int, int]]:
     return [(judged.inside, judged.outside) for judged in answer.judged]
 
 
-def test_the_page_is_what_the_script_writes(script: ModuleType) -> None:
+def test_the_pages_are_what_the_script_writes(script: ModuleType, tmp_path: Path) -> None:
+    """Claims, tables and figures; reading the archives takes seconds."""
     measured = script.archives.read(sorted((ROOT / "results" / "archives").glob("*.tar")))
     first, second = (script.page.text(script.judged(measured), measured.studies) for _ in range(2))
     assert first == second == PAGE.read_text(encoding="utf-8"), "run make results"
     assert [line for line in first.splitlines() if len(line) > 300] == []
-
-
-def test_the_tables_and_figures_are_what_the_script_writes(script: ModuleType, tmp_path: Path) -> None:
-    measured = script.archives.read(sorted((ROOT / "results" / "archives").glob("*.tar")))
     script.report.write(measured, tmp_path / "measured.md")
     made, kept = (
         {path.relative_to(place): path.read_bytes() for path in place.rglob("measured*/*")}

@@ -11,6 +11,8 @@ from mlflow_ngraph.cli.output import WIDTH, broken
 from mlflow_ngraph.tracking.recorder import Recorder
 from tests.support.records import study_record
 
+pytestmark = pytest.mark.long
+
 Cli = Callable[..., tuple[int, str, str]]
 STUDIES = tuple(f"quick-0123abcd-20251009-09000{number}" for number in range(2))
 NOISE = "other processes used at least 77 % of the machine meanwhile; stop them, then measure again with --resume"

@@ -18,6 +18,8 @@ from mlflow_ngraph_testing.steps import within
 from tests.support.zoo.quick import Verdicts, verdicts
 from tests.workloads import reported_files
 
+pytestmark = pytest.mark.long
+
 BATCHES = (1, 3, 8)
 FEW_S = 0.5
 """For the trials of a model, in place of the time that a study has."""
