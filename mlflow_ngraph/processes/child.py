@@ -340,7 +340,7 @@ class Child:
         if code == -signal.SIGKILL and memory_kills.new_kill():
             return ChildFailure(Verdict.OOM, f"the kernel killed the process for lack of memory during {command}", tail)
         if code < 0:
-            return ChildFailure(Verdict.CRASHED, f"killed by {signal_name(-code)} during {command}", tail)
+            return ChildFailure(Verdict.CRASHED, f"killed by {interruption.signal_name(-code)} during {command}", tail)
         return ChildFailure(Verdict.CRASHED, f"exited with code {code} during {command}", tail)
 
     def _lacking(self, command: str) -> NGraphError:
@@ -359,14 +359,6 @@ class Child:
     def tail(self) -> str:
         """The last lines of standard error."""
         return logs.tail(self._log)
-
-
-def signal_name(number: int) -> str:
-    """Name of a signal; those without one, such as real-time signals, have their number."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _message(line: bytes) -> Message | None:

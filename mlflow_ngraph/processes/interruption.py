@@ -17,11 +17,19 @@ from typing import ClassVar
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def signal_name(number: int) -> str:
+    """Name of a signal; those without one, such as real-time signals, have their number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class Interrupted(KeyboardInterrupt):
     """The process was asked to end, by ``signum``. The results so far are in the journal."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
+        super().__init__(signal_name(signum))
         self.signum = signum
         self.measured: Path | None = None
         """Directory of the study, if it was measured completely."""

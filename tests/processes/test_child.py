@@ -17,7 +17,8 @@ import pytest
 
 from mlflow_ngraph.execute import worker as module
 from mlflow_ngraph.processes import environment, fork_server
-from mlflow_ngraph.processes.child import Child, ChildFailure, OutOfTime, signal_name
+from mlflow_ngraph.processes.child import Child, ChildFailure, OutOfTime
+from mlflow_ngraph.processes.interruption import signal_name
 from mlflow_ngraph.processes.warden import Warden
 from mlflow_ngraph.verdicts import Verdict
 from mlflow_ngraph.workloads.base import Init

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 
 from mlflow_ngraph.process_memory import release_freed
-from mlflow_ngraph.processes.child import signal_name
+from mlflow_ngraph.processes.interruption import signal_name
 from mlflow_ngraph_testing.steps import Case, block, ready
 
 SAMPLES = 40

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from mlflow_ngraph.engines.package import read_manifest
 from mlflow_ngraph.engines.probe import read_probe
 from mlflow_ngraph.errors import EngineError, NGraphError
-from mlflow_ngraph.processes.child import signal_name
+from mlflow_ngraph.processes.interruption import signal_name
 from mlflow_ngraph.processes.python_command import command
 from mlflow_ngraph_serve import process
 from mlflow_ngraph_serve.client import infer
