@@ -126,19 +126,14 @@ class Estimate:
     def _tail(self, distance: Array) -> Array:
         """Student's cumulative distribution at ``distance``; a step where there is no error."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            score = np.where(self.error == 0, np.sign(distance) * np.inf, distance / self.error)
-        score = np.where((self.error == 0) & (distance == 0), 0.0, score)
-        normal, student = special.ndtr(score), special.stdtr(np.where(np.isinf(self.freedom), 1.0, self.freedom), score)
-        tail = np.where(np.isinf(self.freedom), normal, student)
-        # stdtr has no answer at infinity.
-        tail = np.where(np.isinf(score), (score > 0).astype(float), tail)
-        share: Array = np.where(np.isnan(self.error), np.nan, tail)
-        return share
+            score = np.where((self.error == 0) & (distance == 0), 0.0, distance / self.error)
+        tail: Array = np.where(np.isinf(self.freedom), special.ndtr(score), special.stdtr(self.freedom, score))
+        return tail
 
 
 def exactly(values: ArrayLike) -> Estimate:
     """Figures without error."""
-    logs = np.log(np.asarray(values, float))
+    logs = np.log(values)
     return Estimate(logs, np.zeros_like(logs), np.full_like(logs, np.inf))
 
 
@@ -151,7 +146,7 @@ def satterthwaite(variances: Array, freedoms: Array) -> Array:
     """Degrees of freedom of sums of variances along the first axis (Satterthwaite); NaN where one term has none."""
     total = variances.sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = np.where(variances > 0, variances**2 / freedoms, 0.0).sum(axis=0)
+        parts = (variances**2 / freedoms).sum(axis=0)
         freedom = np.where(parts > 0, total**2 / parts, freedoms.min(axis=0))
     return np.where(np.isnan(total), np.nan, freedom)[()]
 
@@ -169,7 +164,7 @@ def weighted_sum(weights: ArrayLike, parts: Estimate) -> tuple[float, float, flo
     The error of a figure is its value times the error of its logarithm. The ends are NaN where a figure has no error.
     There is one weight a figure.
     """
-    shares = np.asarray(weights, float) * parts.value
+    shares = np.multiply(weights, parts.value)
     variances = (shares * parts.error) ** 2
     value = float(shares.sum())
     reach = float(quantile(satterthwaite(variances, parts.freedom)) * np.sqrt(variances.sum()))
@@ -185,9 +180,7 @@ def total(parts: Estimate) -> Estimate:
 
 def quantile(freedom: ArrayLike, level: float = LEVEL) -> Array:
     """Half-width of a 95 % interval of Student's distribution in standard errors; NaN where the freedom is NaN."""
-    known = np.asarray(freedom, float)
     # scipy.stats has the same in one call, but importing it takes longer than most questions about results.
-    with np.errstate(invalid="ignore"):
-        student = special.stdtrit(np.where(np.isfinite(known), known, 1.0), (1 + level) / 2)
-    quantiles: Array = np.where(np.isposinf(known), special.ndtri((1 + level) / 2), student)
-    return np.where(np.isnan(known), np.nan, quantiles)
+    known, share = np.asarray(freedom), (1 + level) / 2
+    quantiles: Array = np.where(np.isposinf(known), special.ndtri(share), special.stdtrit(known, share))
+    return quantiles

@@ -88,6 +88,30 @@ def test_where_nothing_is_known_there_is_no_quantile() -> None:
     assert quantiles == pytest.approx([np.nan, stats.t.ppf(0.95, 4), stats.norm.ppf(0.95)], nan_ok=True)
 
 
+@pytest.mark.parametrize(("alpha", "power"), [(0.05, 0.95), (0.01, 0.8)])
+def test_a_difference_that_a_test_notices_is_found_as_often_as_said(alpha: float, power: float) -> None:
+    """Its true logarithm lies so far from 0 that estimates around it are significant with this probability."""
+    for freedom in (4.0, 30.0):
+        distance = stats.t.ppf(1 - alpha / 2, freedom) + stats.t.ppf(power, freedom)
+        several = Estimate(np.zeros(3), np.array([0.1, 0.3, np.nan]), np.array([freedom, freedom, np.nan]))
+        expected = [0.1 * distance, 0.3 * distance, np.nan]
+        assert several.notices(alpha, power) == pytest.approx(expected, nan_ok=True)
+    assert EXACT.notices(alpha) == pytest.approx(0.05 * (stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(0.95)))
+
+
+def test_a_sum_with_a_variance_that_is_not_known_has_no_freedom() -> None:
+    variances = np.array([[0.2, np.nan], [0.1, 0.3]])
+    found = estimates.satterthwaite(variances, np.full((2, 2), 3.0))
+    assert found == pytest.approx([0.09 / (0.05 / 3), np.nan], nan_ok=True)
+
+
+def test_the_widest_interval_that_is_shown_has_a_factor_of_ten_between_its_ends() -> None:
+    error = np.log(estimates.WIDEST) / 2 / stats.norm.ppf(0.975)
+    for factor, shown in ((1 - 1e-9, True), (1 + 1e-9, False)):
+        single = Estimate(np.array(1.0), np.array(error * factor), np.array(np.inf))
+        assert np.isfinite(single.interval()).tolist() == [shown, shown]
+
+
 def test_a_bound_is_one_unless_it_is_given() -> None:
     assert PARTS.p_below() == pytest.approx(PARTS.p_below(1.0))
     assert PARTS.p_above() == pytest.approx(stats.t.sf(PARTS.log / PARTS.error, PARTS.freedom))
@@ -150,6 +174,13 @@ def test_load_never_makes_an_interval_narrower(error: float, freedom: float, loa
     assert (beside.ends[1] >= own.ends[1] * (1 - 1e-12)).all()
     if np.isinf(freedom):
         assert float(beside.error[0]) == pytest.approx(np.hypot(error, estimates.UNEVEN * load))
+
+
+def test_load_changes_only_ratios_that_were_measured_beside_some() -> None:
+    """To the last bit: an error of 0.37 is not the root of its square."""
+    beside = Estimate(np.zeros(2), np.full(2, 0.37), np.full(2, np.inf)).beside([0, 1])
+    assert beside.error[0] == 0.37
+    assert beside.error[1] == pytest.approx(np.hypot(0.37, estimates.UNEVEN))
 
 
 def test_load_gives_no_interval_to_what_has_none() -> None:

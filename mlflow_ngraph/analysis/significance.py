@@ -51,10 +51,10 @@ def holm(p_values: ArrayLike, hypotheses: int | None = None) -> Array:
 
     NaN means untested; it stays NaN and does not count among the hypotheses.
     """
-    values = np.asarray(p_values, float)
-    adjusted = np.full_like(values, np.nan)
+    values = np.asarray(p_values)
+    adjusted = np.full(values.shape, np.nan)
     known = np.flatnonzero(~np.isnan(values))
-    order = known[np.argsort(values[known], kind="stable")]
+    order = known[np.argsort(values[known])]
     count = len(order) if hypotheses is None else hypotheses
     steps = values[order] * np.maximum(count - np.arange(len(order)), 1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)

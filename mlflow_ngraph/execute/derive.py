@@ -218,7 +218,7 @@ def _unsteady(lane: LaneRecord, cell: CellRecord, baseline: LaneRecord | None) -
     if cell.noise:
         touched = {name for name, metric in METRICS.items() if metric.absolute}
         touched -= _AGAINST_ONE if cell.batch == 1 else set()
-    elif single is not None and single.noise and cell.batch > 1:
+    elif single is not None and single.noise:
         touched = set(_AGAINST_ONE)
     if baseline is not None and lane is not baseline:
         if _load(lane, baseline, cell.batch):

@@ -37,14 +37,14 @@ def mean_duration(slices: Slices) -> Estimate:
     ValueError
         There are no repetitions.
     """
-    weights = np.array([durations.size for durations in slices], float)
+    weights = np.array([durations.size for durations in slices])
     if not weights.sum():
         raise ValueError("a mean needs at least one repetition")
     means = np.array([durations.mean() for durations in slices])
     mean = float(weights @ means / weights.sum())
     rounds = len(slices)
     if rounds < 2:
-        return _of_one_round(np.log(mean))
+        return _estimate(np.log(mean), np.nan, np.nan)  # one round tells nothing about the next
     # The variance of a ratio of sums over rounds (time / repetitions), then that of its logarithm.
     residuals = weights * (means - mean)
     variance = rounds / (rounds - 1) * float(residuals @ residuals) / weights.sum() ** 2
@@ -104,7 +104,7 @@ def trimmed_mean(logs: Array) -> Estimate:
     kept = rounds - 2 * cut
     error = _winsorized(logs).std(axis=-1, ddof=1) * np.sqrt((rounds - 1) / (kept * (kept - 1)))
     freedom = np.full(logs.shape[:-1], kept - 1.0)
-    return Estimate(np.sort(logs, axis=-1)[..., cut : rounds - cut].mean(axis=-1)[()], error[()], freedom[()])
+    return Estimate(np.sort(logs)[..., cut : rounds - cut].mean(axis=-1)[()], error[()], freedom[()])
 
 
 def persistent(estimate: Estimate, logs: Array) -> Estimate:
@@ -153,14 +153,9 @@ def trimmed(rounds: int) -> int:
 def _winsorized(logs: Array) -> Array:
     """Logarithms with the dropped ones set to the nearest kept one."""
     cut = trimmed(logs.shape[-1])
-    ordered = np.sort(logs, axis=-1)
+    ordered = np.sort(logs)
     return np.clip(logs, ordered[..., [cut]], ordered[..., [-1 - cut]])
 
 
-def _of_one_round(log: float) -> Estimate:
-    """One round tells nothing about the next."""
-    return _estimate(log, np.nan, np.nan)
-
-
 def _estimate(log: float, error: float, freedom: float) -> Estimate:
-    return Estimate(*(np.asarray(part, float)[()] for part in (log, error, freedom)))
+    return Estimate(*np.array([log, error, freedom]))

@@ -109,7 +109,7 @@ def slice_length(repetition: float, between: float, overhead_s: float, repetitio
         At least 1; infinite when slices do not differ by themselves.
     """
     if not between:
-        return float("inf")
+        return np.inf
     return max(1.0, float(np.sqrt(overhead_s / repetition_s) * repetition / between))
 
 

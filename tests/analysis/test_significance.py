@@ -88,6 +88,30 @@ def test_the_ends_that_are_shown_are_those_that_were_recorded_or_follow_from_the
     assert np.array_equal(recorded[1], frame["throughput_ci_high"])
 
 
+def test_intervals_of_older_tables_that_are_too_wide_to_be_shown_are_left_out() -> None:
+    frame = pd.DataFrame(
+        {
+            "throughput": [100.0] * 3,
+            "throughput_ci_low": [90.0, 1.0, 1.0],
+            "throughput_ci_high": [110.0, 1e4, 1e4],
+            "throughput_log_se": [0.05, 2.0, np.nan],
+            "throughput_df": [20.0, 20.0, np.nan],
+        }
+    )
+    low, high = significance.interval(frame, "throughput")
+    assert low == pytest.approx([90.0, np.nan, 1.0], nan_ok=True)
+    assert high == pytest.approx([110.0, np.nan, 1e4], nan_ok=True)
+
+
+def test_figures_that_are_missing_or_have_no_logarithm_are_unknown_without_a_warning() -> None:
+    frame = pd.DataFrame({"cpu_reduction": pd.Series([0.6, None, 1.5], dtype=object)})
+    with np.errstate(all="raise"):
+        left = significance.figures(frame, "cpu_reduction")
+    assert left.value == pytest.approx([0.4, np.nan, np.nan], nan_ok=True)
+    frame["cpu_reduction_log_se"] = pd.Series([0.1, None, None], dtype=object)
+    assert significance.figures(frame, "cpu_reduction").known.tolist() == [True, False, False]
+
+
 def test_holm() -> None:
     assert holm([0.01, 0.04, 0.03, np.nan]) == pytest.approx([0.03, 0.06, 0.06, np.nan], nan_ok=True)
     assert holm([0.01], 10) == pytest.approx([0.1])
@@ -102,7 +126,9 @@ def test_noise_touches_the_metrics_that_a_row_names() -> None:
     assert significance.unsteady(frame, "throughput").tolist() == [True, False, False, False]
     assert significance.unsteady(frame, "rtr").tolist() == [True, False, False, False]
     assert significance.unsteady(frame, "throughput_mean").tolist() == [False, False, False, True]
-    assert significance.unsteady(frame[[]], "throughput").tolist() == [False] * 4
+    for rows in (frame[[]], frame.iloc[:0], frame[[]].iloc[:0]):
+        mask = significance.unsteady(rows, "throughput")
+        assert (~mask).tolist() == [True] * len(rows), "a mask of truths, however few"
 
 
 def test_equal_cells_differ_as_rarely_as_promised() -> None:

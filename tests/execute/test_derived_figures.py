@@ -157,6 +157,13 @@ def test_there_is_no_cpu_reduction_where_a_lane_seems_to_have_done_nothing(drawn
     assert "cpu_reduction" in script.cell("fast", 4).metrics
 
 
+def test_there_is_no_cpu_reduction_where_the_use_of_a_round_is_unknown(drawn: Slices) -> None:
+    script = written(drawn)
+    del next(event for event in script.events if event["event"] == "slice" and event["cell"] == "fast-b1")["machine"]
+    assert "cpu_reduction" not in script.cell("fast", 1).metrics
+    assert "speedup" in script.cell("fast", 1).metrics
+
+
 def test_medians_of_rounds_are_those_of_a_sample_and_have_their_names(drawn: Slices) -> None:
     cell = written(drawn, requests=2).cell("fast", 4)
     expected = logs(drawn["fast", 4] * 1e6) - np.log(4 * 2)
@@ -295,18 +302,47 @@ def test_noise_touches_what_is_absolute_and_what_stands_on_it(drawn: Slices) -> 
     assert not {"bsr", "speedup"} & unsteady(both)
 
 
-def test_speed_ups_beside_much_foreign_load_are_unsteady(drawn: Slices) -> None:
-    script = written(drawn)
+def loaded(script: Script, id_: str) -> Script:
+    """While this cell was measured, others took 30 % of four processors."""
     for event in script.events:
-        if event["event"] == "slice" and event["cell"] == "identity-b4":
+        if event["event"] == "slice" and event["cell"] == id_:
             seen = event["machine"]
-            seen["counted"]["machine_busy_s"] = seen["cpu_s"] + 4 * 0.3 * seen["seconds"]  # 30 % of four processors
+            seen["counted"]["machine_busy_s"] = seen["cpu_s"] + 4 * 0.3 * seen["seconds"]
+    return script
+
+
+@pytest.mark.parametrize("lane", ["identity", "fast"])
+@pytest.mark.parametrize("batch", [2, 4])
+def test_load_at_batch_size_1_is_in_the_speed_up_there_and_in_every_bsr(drawn: Slices, lane: str, batch: int) -> None:
+    durations = {(name, 1 if size == 1 else batch): rounds for (name, size), rounds in drawn.items()}
+    script = loaded(written(durations), f"{lane}-b1")
+    assert unsteady(script.cell("fast", 1)) == {"speedup", "cpu_reduction"}, "its BSR is 1 by definition"
+    assert unsteady(script.cell("fast", batch)) == {"bsr"}
+
+
+def test_load_and_noise_both_touch_their_figures(drawn: Slices) -> None:
+    script = loaded(written(drawn, noise={("fast", 4): "others used 30 % of the machine"}), "fast-b4")
+    assert {"throughput", "rtr", "ase", "speedup", "cpu_reduction", "bsr"} <= unsteady(script.cell("fast", 4))
+
+
+def test_load_needs_no_batch_size_1_and_no_known_use(drawn: Slices) -> None:
+    script = written({key: rounds for key, rounds in drawn.items() if key[1] == 4})
+    assert not unsteady(script.cell("fast", 4))
+    for event in script.events:
+        if event["event"] == "slice":
+            del event["machine"]
+    assert not unsteady(script.cell("fast", 4))
+    assert "speedup" in script.cell("fast", 4).metrics
+
+
+def test_speed_ups_beside_much_foreign_load_are_unsteady(drawn: Slices) -> None:
+    script = loaded(written(drawn), "identity-b4")
     assert script.cell("identity", 4).metrics["foreign_cpu_percent"] == pytest.approx(30)
     assert unsteady(script.cell("fast", 4)) == {"speedup", "bsr", "cpu_reduction"}
     assert not unsteady(script.cell("fast", 1))
     assert not unsteady(script.cell("identity", 4)), "over itself it is 1"
-    loaded, quiet = (script.cell("fast", batch).metrics["speedup_log_se"] for batch in (4, 1))
-    assert loaded >= 0.3 * UNEVEN > quiet
+    beside, quiet = (script.cell("fast", batch).metrics["speedup_log_se"] for batch in (4, 1))
+    assert beside >= 0.3 * UNEVEN > quiet
 
 
 @pytest.mark.parametrize("name", ["throughput", "latency_p50_ms"])

@@ -146,7 +146,10 @@ def test_one_round_has_a_figure_but_no_interval():
     ):
         assert estimate.value == pytest.approx(2.0)
         assert np.isnan(estimate.interval()).all()
-    assert not statistics.mean_duration([np.array([3.0, 5.0])]).known
+    mean = statistics.mean_duration([np.array([3.0, 5.0])])
+    assert mean.value == pytest.approx(4.0)
+    assert not mean.known
+    assert np.isnan(mean.freedom)
 
 
 def test_a_slope_is_a_weighted_sum():
@@ -255,8 +258,9 @@ def _persistent(logs):
         [0.1, -0.1] * 12,  # turns round each time: not alike
         list(np.linspace(-0.2, 0.2, 12)),  # a drift: few rounds' worth
         [0.3] * 8,
+        [0.3] * 24,
     ],
-    ids=["eight", "nine", "a little", "alternating", "drift", "equal"],
+    ids=["eight", "nine", "a little", "alternating", "drift", "equal", "many equal"],
 )
 def test_rounds_that_are_alike_count_as_fewer(logs):
     logs = np.array(logs)
