@@ -9,11 +9,8 @@ from enum import Enum
 from typing import Literal
 
 from evidence.figures import Figure
-from mlflow_ngraph.estimates import ALPHA
+from mlflow_ngraph.estimates import ALPHA, WIDEST
 from mlflow_ngraph.text import rounded
-
-_UNBOUNDED = 10.0
-"""An interval that reaches further than this factor says nothing: two or three rounds have no scatter of their own."""
 
 
 class Verdict(str, Enum):
@@ -87,7 +84,7 @@ class Judged:
         low, high = figure.ends(self.level)
         if math.isnan(low) or low == high:
             return rounded(figure.value)
-        if 0 < low < figure.value / _UNBOUNDED:
+        if 0 < low < high / WIDEST:
             return f"{rounded(figure.value)} (too few rounds to bound it)"
         return f"{rounded(figure.value)} [{rounded(low)}, {rounded(high)}]"
 

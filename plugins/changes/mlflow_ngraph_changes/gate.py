@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mlflow_ngraph.analysis import between_studies, significance
 from mlflow_ngraph.analysis.between_studies import Between, Machine
-from mlflow_ngraph.analysis.compare import ALIKE
+from mlflow_ngraph.analysis.compare import ALIKE, latest
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.analysis.described import Described
 from mlflow_ngraph.devices.registry import accelerator
@@ -209,14 +209,12 @@ def _accelerators(both: pd.DataFrame) -> pd.Series[str]:
 
 
 def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> NDArray[np.int64]:
-    marks = _marks(both, [*keys, "fingerprint"])
+    """Places of the latest result of each cell, the oldest first."""
     started = both["started_at"].to_numpy(float, na_value=0.0) if "started_at" in both else np.zeros(len(both))
-    # As `compare.latest`: a study that lacked the time to measure a cell counts last.
-    tried = (both["verdict"] != str(Verdict.LEFT_OUT)).to_numpy(bool)
-    newest: dict[tuple[str, ...], int] = {}
-    for place in places[np.lexsort((started[places], tried[places]))]:
-        newest[marks[place]] = int(place)
-    return np.array(sorted(newest.values(), key=lambda place: (started[place], place)), np.int64)
+    rows = pd.DataFrame({"started_at": started, "finished_at": started, "verdict": both["verdict"]})
+    rows["mark"] = _marks(both, [*keys, "fingerprint"])
+    newest = latest(rows.iloc[places], ["mark"]).sort_values("started_at", kind="stable")
+    return newest.index.to_numpy(np.int64)
 
 
 def _matches(
