@@ -95,7 +95,7 @@ lint: $(STAMP)
 		-p support $(patsubst benchmarks/%.py,-m %,$(filter-out $(UNTYPED),$(wildcard benchmarks/*.py)))
 	@cd results && MYPYPATH=.. $(MYPY) --config-file ../pyproject.toml --cache-dir ../.mypy_cache/results -p evidence -m claims
 	@echo "== import rules" && lint-imports
-	@echo "== docstrings" && find mlflow_ngraph plugins/*/mlflow_ngraph_* -name '*.py' -print0 | xargs -0 numpydoc lint
+	@echo "== docstrings" && find mlflow_ngraph plugins/*/mlflow_ngraph_* -name '*.py' -print0 | xargs -0 -P 2 -n 141 numpydoc lint
 
 # What make says about where to record is not for tests.
 TESTED := env -u MLFLOW_TRACKING_URI -u MLFLOW_EXPERIMENT_NAME
