@@ -15,6 +15,7 @@ html_theme = "furo"
 html_title = "mlflow-ngraph"
 html_show_copyright = False
 html_show_sourcelink = False
+html_static_path = html_css_files = ["site.css"]
 html_theme_options = {"source_repository": "", "navigation_with_keys": True}
 
 # Anchors as they are on the host of the repository, so that one link works in both.
