@@ -16,9 +16,8 @@ def version_mismatch(found: object, known: int, writer: object = None) -> str:
     if isinstance(found, str) and found == str(known):
         return f"has the text {found!r} for its format, which is a number"
     said = harmless(str(found)[:_LONGEST])
-    reader = (
-        f"mlflow-ngraph {harmless(writer[:_LONGEST])} wrote it and reads it"
-        if isinstance(writer, str) and writer != __version__
-        else "a newer one may read it"
-    )
+    if isinstance(writer, str) and writer != __version__:
+        reader = f"mlflow-ngraph {harmless(writer[:_LONGEST])} wrote it and reads it"
+    else:
+        reader = f"{'an older' if isinstance(found, int) and found < known else 'a newer'} one may read it"
     return f"has format {said}, and this is mlflow-ngraph {__version__}, for format {known}: {reader}"

@@ -16,7 +16,7 @@ from mlflow_ngraph import load_model
 from mlflow_ngraph.compilers.spec import EngineSpec
 from mlflow_ngraph.engines import local_engine
 from mlflow_ngraph.engines.files import sha256
-from mlflow_ngraph.engines.manifest import DIGEST_FILE, Manifest
+from mlflow_ngraph.engines.manifest import DIGEST_FILE, SCHEMA_VERSION, Manifest
 from mlflow_ngraph.engines.package import digest_line, open_package
 from mlflow_ngraph.engines.probe import FILE as PROBE
 from mlflow_ngraph.engines.probe import read_probe
@@ -222,10 +222,14 @@ def test_what_is_no_manifest_is_refused_with_the_key(
     assert said in refused(package, "manifest.json is not readable")
 
 
-def test_a_manifest_of_another_format_names_what_reads_it(logged: Logged, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("change", "reader"), [(1, "a newer one"), (-1, "an older one")])
+def test_a_manifest_of_another_format_names_what_reads_it(
+    logged: Logged, tmp_path: Path, change: int, reader: str
+) -> None:
     package = logged.copy("openvino", tmp_path / "package")
-    edit(package, lambda manifest: manifest.update({"schema_version": 3}), believed=True)
-    assert "a newer one may read it" in refused(package, "manifest.json has format 3")
+    version = SCHEMA_VERSION + change
+    edit(package, lambda manifest: manifest.update({"schema_version": version}), believed=True)
+    assert f"{reader} may read it" in refused(package, f"manifest.json has format {version}")
 
 
 @pytest.mark.parametrize(
