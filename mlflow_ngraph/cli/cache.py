@@ -41,7 +41,7 @@ class _Row:
             "size_bytes": self.engine.size_bytes,
             "freed_bytes": self.freed_bytes,
             "compiled_at": maker.compiled_at,
-            "compile_s": compiled.seconds,
+            "compile_total_s": compiled.seconds,
             "unused_s": self.unused_s,
             "origin": maker.model_dump(),
         }

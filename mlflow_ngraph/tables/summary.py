@@ -62,7 +62,7 @@ class SummaryRow:
     cpu_percent: float | None
     """CPU use of the whole machine."""
     parity_cosine: float | None
-    compile_s: float | None
+    compile_total_s: float | None
     """Includes the export; of the study that compiled the engine, where it was reused."""
     compiled_by: str | None
     """Id of that study; None where this study compiled the engine."""
@@ -86,10 +86,10 @@ class SummaryRow:
     @property
     def compile_text(self) -> str:
         """Compile time in seconds. Reuse is noted; "≤" marks concurrent compilation."""
-        if self.compile_s is None:
+        if self.compile_total_s is None:
             return ""
         return (
-            f"{'≤ ' if self.built_beside else ''}{rounded(self.compile_s, 3)}{' (reused)' if self.compiled_by else ''}"
+            f"{'≤ ' if self.built_beside else ''}{rounded(self.compile_total_s, 3)}{' (reused)' if self.compiled_by else ''}"
         )
 
 
@@ -293,7 +293,7 @@ def _row(lane: LaneRecord, cell: CellRecord, baseline: str) -> SummaryRow:
         speedup_ci=ends("speedup"),
         cpu_percent=figure("cpu_percent"),
         parity_cosine=figure("parity_cosine"),
-        compile_s=figure("compile_total_s"),
+        compile_total_s=figure("compile_total_s"),
         compiled_by=engine.reused.study_id if engine is not None and engine.reused is not None else None,
         built_beside=engine.built_beside if engine is not None else 0,
         precision_in_force=cell.precision_in_force,
