@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 
 from mlflow_ngraph.analysis import significance
 from mlflow_ngraph.analysis.comparison import APART, CHAIN, SAME_ROUNDS, Comparison, Ratios
+from mlflow_ngraph.analysis.rivals import rivals_of
+from mlflow_ngraph.estimates import Estimate
 from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.metrics import CELL_METRICS, Metric
-from tests.support.tidy import Drawn, cells, grid
+from mlflow_ngraph.metrics import CELL_METRICS, METRICS, Metric
+from tests.support.tidy import Drawn, cells, grid, raced
 
+NAN = float("nan")
+EITHER = pytest.mark.parametrize("metric", ["throughput", "latency_p50_ms"])
+"""More is better, or less."""
 ROUNDS = st.lists(st.floats(-1, 1), min_size=2, max_size=30)
 
 
@@ -166,3 +171,208 @@ def test_what_slows_rounds_down_is_in_neither() -> None:
         reaches.append(direct / float(over.take([2]).over(over.take([1])).reach()[0]))
     assert inside >= 180
     assert np.median(reaches) < 0.75, "the baseline's noise counts no more"
+
+
+def test_more_pairs_than_are_remembered_have_the_ratios_of_a_few() -> None:
+    frame = raced("throughput", ("a", 1, 100, 0.01, 100), ("b", 1, 90, 0.02, 95), ("c", 8, 300, 0.03, None))
+    tops, bottoms = np.arange(10_001) % 3, np.arange(10_001) // 3 % 3
+    many, few = ratios(frame, tops, bottoms), ratios(frame, tops[:9], bottoms[:9])
+    for name in ("log", "error", "freedom", "how"):
+        assert (getattr(many, name) == np.resize(getattr(few, name), 10_001)).all()
+    with pytest.raises(ValueError, match="shorter"):
+        ratios(frame, [0, 1], [2])
+
+
+def test_speed_ups_over_different_baselines_have_no_ratio() -> None:
+    """What is said of the race of both would be of another quantity."""
+    frame = raced(
+        "speedup", ("a", 1, 4, 0.01, 100), ("b", 1, 2, 0.01, 200), ("c", 1, 3, 0.01, 100),
+        baseline=["identity", "onnxruntime", "identity"],
+    )  # fmt: skip
+    found = ratios(frame, [0, 1, 0], [1, 2, 2], "speedup")
+    assert np.isnan(found.log).tolist() == np.isnan(found.error).tolist() == [True, True, False]
+    assert not np.isnan(ratios(frame, [0, 1, 0], [1, 2, 2]).log).any()
+    assert Comparison(frame, METRICS["speedup"]).leader([0, 1]) == 0
+
+
+def test_of_no_cells_nothing_is_said() -> None:
+    compared = Comparison(raced("throughput", ("a", 1, 100, 0.01, 100)), METRICS["throughput"])
+    assert rivals_of(compared, 0, []) == rivals_of(compared, None, []) == ()
+    assert [len(found) for found in (compared.ordered([]), compared.equals(0, []), compared.tied(0, []))] == [0] * 3
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "faster", "shorter"),
+    [
+        (1.0, 0.001, False, False),
+        (1.05, 0.001, True, False),
+        (0.95, 0.001, False, True),
+        (1.0, 0.02, True, True),
+        (1.02, 0.01, True, False),
+        (0.98, 0.01, False, True),
+        (10.0, 3.0, True, False),
+        (0.1, 3.0, False, True),
+        (2.0, NAN, False, False),
+        (0.5, NAN, False, False),
+    ],
+)
+def test_a_ratio_could_be_better_if_its_interval_is_by_more_than_counts(
+    value: float, error: float, faster: bool, shorter: bool
+) -> None:
+    """Not if it has none, and not if it is wider than those that are shown and on the other side of 1."""
+    ratio = Estimate(np.log([value]), np.array([error]), np.array([np.inf]))
+    frame = cells(latency_p50_ms=[1.0], cpu_reduction=[0.0])
+    could = [
+        bool(Comparison(frame, METRICS[metric]).could_beat(ratio)[0])
+        for metric in ("throughput", "latency_p50_ms", "cpu_reduction")
+    ]
+    assert could == [faster, shorter, shorter], "a complement is compared by its rest"
+
+
+@EITHER
+@pytest.mark.parametrize(
+    ("own", "gain", "better"),
+    [
+        (100, 3.1, True), (100, 2.9, False), (100, -5, False), (0.5, 0.02, True), (0.5, 0.01, False), (0, 1, True),
+        (0, 0, False), (-100, 2.9, False), (-100, 3.1, True), (100, NAN, False),
+    ],
+)  # fmt: skip
+def test_a_number_is_better_by_more_than_counts(metric: str, own: float, gain: float, better: bool) -> None:
+    compared = Comparison(cells(**{metric: [float(own)]}), METRICS[metric])
+    number = own - gain if metric == "latency_p50_ms" else own + gain
+    assert compared.better_than(np.array([number]), 0).tolist() == [better]
+
+
+@EITHER
+def test_as_good_are_those_that_cannot_differ_by_more_than_counts(metric: str) -> None:
+    others = [
+        (100, 0.001, True), (102.8, 0.0005, True), (97.2, 0.0005, True), (104, 0.001, False), (96, 0.001, False),
+        (120, 0.01, False), (80, 0.01, False), (100, 0.05, False), (100, NAN, True), (101, NAN, False),
+    ]  # fmt: skip
+    rows = [(f"c{place}", place, value, error, None) for place, (value, error, _) in enumerate(others, 1)]
+    compared = Comparison(raced(metric, ("it", 100, 100, 0.0001, None), *rows), METRICS[metric])
+    as_good = [place for place, (*_, equal) in enumerate(others, 1) if equal]
+    assert compared.equals(0, np.arange(len(others) + 1)).tolist() == [0, *as_good]
+    assert compared.equals(0, as_good[::-1]).tolist() == as_good[::-1]
+
+
+def test_numbers_without_intervals_are_as_good_if_equal_and_never_unsure() -> None:
+    frame = cells(peak_memory_mb=[200.0, 200.0, 201.0, 300.0], compiler_label=["a", "b", "c", "d"])
+    compared = Comparison(frame, METRICS["peak_memory_mb"])
+    assert compared.equals(0, [0, 1, 2, 3]).tolist() == [0, 1]
+    assert not compared.could_win(3, np.arange(4)).any()
+
+
+@EITHER
+def test_ties_of_a_cell_and_who_could_beat_it(metric: str) -> None:
+    rows = {
+        "it": ("it", 1, 100, 0.0001, None),
+        "near": ("near", 2, 95, 0.05, 100),
+        "near, but loses in its rounds": ("loses", 2, 95, 0.05, 98),
+        "slower": ("slower", 3, 50, 0.05, None),
+        "slower with a useless interval": ("far", 4, 20, 3, None),
+        "slower by less than counts": ("equal", 5, 98.9, 0.002, None),
+        "faster": ("faster", 6, 200, 0.05, None),
+        "faster with p = 0.03": ("chance", 7, 110, 0.044, None),
+        "it at another batch size": ("it", 8, 100, 0.05, 100),
+        "as good as that": ("like", 8, 90, 0.05, 100.01),
+    }
+    names, chance = list(rows), list(rows).index("faster with p = 0.03")
+    compared = Comparison(raced(metric, *rows.values()), METRICS[metric])
+    tied = {"near", "slower by less than counts", "faster with p = 0.03", "it at another batch size"}
+    could = {"near", "faster", "faster with p = 0.03", "it at another batch size"}
+    for places in (range(len(names)), range(len(names))[::-1]):
+        marks = compared.tied(0, list(places)), compared.could_win(0, np.array(places))
+        told = [{names[place] for place, mark in zip(places, marked, strict=True) if mark} for marked in marks]
+        assert told == [tied, could]
+    assert compared.tied(0, [0, chance]).tolist() == [False, False], "alone it would not be by chance"
+
+
+@EITHER
+def test_who_loses_in_its_own_rounds_by_ever_so_little_could_not_beat_another_choice(metric: str) -> None:
+    frame = raced(metric, ("answer", 1, 100, 0.001, None), ("first", 8, 100, 0.1, 100), ("second", 8, 99, 0.1, 99))
+    assert Comparison(frame, METRICS[metric]).could_win(0, np.arange(3)).tolist() == [False, True, False]
+
+
+@EITHER
+def test_without_an_interval_a_better_figure_could_win(metric: str) -> None:
+    frame = raced(
+        metric, ("answer", 1, 100, 0.001, None), ("better", 8, 140, NAN, 100), ("its mate", 8, 150, NAN, 90),
+        ("hardly", 4, 102, NAN, None), ("worse", 2, 60, NAN, None), ("sure", 16, 50, 0.001, None),
+    )  # fmt: skip
+    could = Comparison(frame, METRICS[metric]).could_win(0, np.arange(6))
+    assert could.tolist() == [False, True, False, False, False, False]
+
+
+FAST, SMALL = ("fast", 1, 100.0, 0.001, 100.0), ("small", 1, 99.5, 0.001, 99.5)
+
+
+@EITHER
+@pytest.mark.parametrize(
+    ("others", "lead"),
+    [
+        pytest.param([], 1, id="nobody could beat either"),
+        pytest.param([("other", 8, 90, 0.2, None)], 0, id="another choice could beat both"),
+        pytest.param([("fast", 8, 90, 0.2, None)], 0, id="the same choice could beat one, and another the other"),
+        pytest.param([("small", 8, 90, 0.2, 90), ("fast", 8, 91, 0.001, 91)], 0, id="its own choice could beat one"),
+        pytest.param([("small", 8, 90, 0.2, 90), ("fast", 8, 91, 0.2, 91)], 1, id="its own choice could beat each"),
+    ],
+)
+def test_of_equally_good_cells_the_smaller_leads_unless_more_could_beat_it(
+    metric: str, others: list[Any], lead: int
+) -> None:
+    frame = raced(metric, FAST, SMALL, *others, engine_size_mb=[20.0, 10.0, *[15.0] * len(others)])
+    for places in (range(len(frame)), range(len(frame))[::-1]):
+        assert Comparison(frame, METRICS[metric]).leader(list(places)) == lead
+
+
+@pytest.mark.parametrize(
+    ("sizes", "memory", "expected"),
+    [
+        ([10.0, 9.0], [100.0, 200.0], (1, "the smaller engine")),
+        ([10.0, 10.2], [100.0, 90.0], (1, "less memory")),
+        ([0.0, 0.0], [100.0, 90.0], (1, "less memory")),
+        ([NAN, 9.0], [90.0, 100.0], (0, "less memory")),
+        ([10.2, 10.0], [101.0, 100.0], (0, "")),
+        ([NAN, NAN], [NAN, NAN], (0, "")),
+    ],
+)
+def test_the_first_criterion_that_differs_decides(
+    sizes: list[float], memory: list[float], expected: tuple[int, str]
+) -> None:
+    compared = Comparison(
+        raced("throughput", FAST, SMALL, engine_size_mb=sizes, peak_memory_mb=memory), METRICS["throughput"]
+    )
+    assert compared.preferred(0, np.array([0, 1])) == expected
+
+
+@EITHER
+@pytest.mark.parametrize(
+    ("rows", "lead"),
+    [
+        pytest.param([("one", 1, 100, 0.1, 100), ("two", 1, 90, 0.1, 120)], 1, id="two, by their rounds"),
+        pytest.param(
+            [("known", 1, 100, 0.001, 100), ("single", 1, 50, NAN, 200), ("third", 8, 80, 0.001, None)], 1,
+            id="one without an interval, by the best with one in its rounds",
+        ),
+        pytest.param(
+            [("third", 8, 80, 0.001, None), ("one", 1, 95, NAN, 90), ("two", 1, 90, NAN, 95)], 0,
+            id="not those whose rounds have no interval beside another one",
+        ),
+        pytest.param([("one", 1, 90, NAN, 95), ("two", 1, 95, NAN, 90)], 0, id="those without intervals, by their rounds"),
+    ],
+)  # fmt: skip
+def test_the_best_by_pairs_leads(metric: str, rows: list[Any], lead: int) -> None:
+    compared = Comparison(raced(metric, *rows), METRICS[metric])
+    assert compared.leader(np.arange(len(rows))) == compared.leader(np.arange(len(rows))[::-1]) == lead
+
+
+def test_a_race_is_left_because_of_a_cell_of_the_same_study() -> None:
+    rows = [(name, 1, rate, 0.01, rate) for name, rate in (("a", 100), ("b", 80), ("c", 60))]
+    frame = raced("throughput", *rows, *rows)
+    frame = frame.assign(study_id=["one"] * 3 + ["two"] * 3, beaten_by=[None, *frame["cell"][[0, 1]], None, None, None])
+    compared, places = Comparison(frame, METRICS["throughput"]), np.arange(6)
+    assert compared.left(places, places).tolist() == [False, True, True, False, False, False]
+    assert compared.left(places, places[1:]).tolist() == [False, False, True, False, False, False]
+    unsaid = Comparison(frame.drop(columns=["beaten_by", "cell"]), METRICS["throughput"])
+    assert not unsaid.left(places, places).any()

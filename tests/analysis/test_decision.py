@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from mlflow_ngraph.analysis import undecided
 from mlflow_ngraph.analysis.compare import compare
@@ -22,7 +24,7 @@ from mlflow_ngraph.analysis.rivals import rivals_of
 from mlflow_ngraph.errors import NoAnswerError
 from mlflow_ngraph.metrics import METRICS
 from mlflow_ngraph_engines import champion
-from tests.support.tidy import Drawn, cells, grid
+from tests.support.tidy import Drawn, cells, grid, raced
 
 THROUGHPUT = METRICS["throughput"]
 NAMES = ["identity", "onnxruntime", "openvino"]
@@ -338,3 +340,71 @@ def test_a_gain_beside_other_load_says_so() -> None:
     ]
     assert " openvino, ~4." in answer["said"]
     assert "~ beside other load, which slows eager execution most" in answer["said"]
+
+
+def test_a_rival_says_how_it_was_compared_and_what_it_shares_with_the_answer() -> None:
+    frame = raced(
+        "throughput",
+        ("mine", 1, 100, 0.001, 100),
+        ("mine", 8, 90, 0.001, 90),
+        ("same", 1, 120, 0.001, 120),
+        ("chain", 8, 300, 0.001, 135),
+        ("apart", 4, 150, 0.001, None),
+        ("mine", 16, 107, 0.001, None),
+        ("mine", 32, 106, 0.001, None),
+        ("mine", 64, math.nan, math.nan, None),
+        ("left", 64, math.nan, math.nan, None),
+        verdict=["ok"] * 7 + ["left_out"] * 2,
+        model_id=["m-1", "m-2", "m-1", None, None, "m-1", "m-3", None, None],
+        engine=["e-1", "e-1", "e-1", None, None, "e-2", "e-3", "e-1", None],
+    )
+    compared = Comparison(frame, THROUGHPUT)
+    told = rivals_of(compared, 0)
+    assert [
+        (rival.row["compiler"], rival.row["batch"], rival.how, rival.same_choice, rival.same_engine) for rival in told
+    ] == [
+        ("chain", 8, "chain", False, False),
+        ("apart", 4, "apart", False, False),
+        ("same", 1, "same rounds", False, False),
+        ("mine", 16, "apart", True, True),
+        ("mine", 32, "apart", True, False),
+        ("left", 64, "", False, False),
+        ("mine", 64, "", True, True),
+    ]
+    ratios = [None if rival.ratio is None else round(rival.ratio, 2) for rival in told]
+    assert ratios == [1.35, 1.5, 1.2, 1.07, 1.06, None, None]
+    assert {tuple(rival.row) for rival in told} == {undecided.COLUMNS}
+    assert rivals_of(compared, 0, [0, 4, 8]) == (told[1], told[5])
+    unknown = rivals_of(compared, None)
+    assert unknown == tuple(replace(rival, same_choice=False, same_engine=False) for rival in told[5:])
+
+
+@pytest.mark.parametrize("metric", ["throughput", "latency_p50_ms"])
+@pytest.mark.parametrize(
+    ("rounds", "repetitions", "freedom", "error", "ratio"),
+    [
+        (2, 20, 1, 0.015, 1.0), (2, 20, 1, 0.03, 0.99), (4, 1, 3, 0.05, 1.0), (10, 120, 7, 0.2, 1.01),
+        (12, 120, 9, 0.1, 0.97), (12, 120, 9, 0.1, 1.05), (3, 30, 2, 0.01, 1.2),
+    ],
+)  # fmt: skip
+def test_as_many_repetitions_as_the_interval_needs(
+    metric: str, rounds: int, repetitions: int, freedom: float, error: float, ratio: float
+) -> None:
+    """It has to exclude either that both are equal or that the rival is better by more than counts."""
+    rows = ("answer", 1, 100, 0, None), ("rival", 8, 100 * ratio, error, None)
+    frame = raced(metric, *rows, rounds=rounds, repetitions=repetitions)
+    frame[f"{metric}_df"] = freedom
+    (rival,) = rivals_of(Comparison(frame, METRICS[metric]), 0)
+    excludes, fewest = max(math.log(ratio), math.log(1.03 / ratio)), rounds
+    while stats.t.ppf(0.975, freedom * (fewest - 1) / (rounds - 1)) * error * math.sqrt(rounds / fewest) > excludes:
+        fewest += 1
+    assert rival.repetitions is not None
+    assert 1 <= rival.repetitions / (repetitions * fewest / rounds) < 1.024
+
+
+@pytest.mark.parametrize(("rounds", "repetitions"), [(1, 12), (2, 0), (math.nan, 12), (2, math.nan)])
+def test_without_rounds_and_repetitions_nobody_knows_how_many_would_tell(rounds: float, repetitions: float) -> None:
+    rows = ("answer", 1, 100, 0.001, None), ("rival", 8, 100, 0.05, None)
+    frame = raced("throughput", *rows, rounds=rounds, repetitions=repetitions)
+    (rival,) = rivals_of(Comparison(frame, THROUGHPUT), 0)
+    assert rival.repetitions is None

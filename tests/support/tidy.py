@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from mlflow_ngraph.measure import statistics
-from mlflow_ngraph.metrics import COLUMNS, RUN_COLUMNS, TEXT_COLUMNS
+from mlflow_ngraph.metrics import COLUMNS, METRICS, RUN_COLUMNS, TEXT_COLUMNS
 from mlflow_ngraph.tables.columns import typed as typed_frame
 
 Array = NDArray[np.float64]
@@ -49,6 +49,31 @@ def cells(**columns: Any) -> pd.DataFrame:
             frame[f"{metric}_ci_high"] = frame[metric] * np.exp(reach)
             frame[f"{metric}_log_se"], frame[f"{metric}_df"] = error, freedom
     return typed_frame(frame, (*COLUMNS, *RUN_COLUMNS))
+
+
+def raced(metric: str, *rows: tuple[str, int, float, float, float | None], **columns: Any) -> pd.DataFrame:
+    """Cells of one study whose figures, errors and rounds may contradict each other.
+
+    Parameters
+    ----------
+    metric: a rate, or a duration, which is 1 / rate.
+    rows: compiler, batch size, rate, standard error of its logarithm (NaN: no interval), and rate in the rounds that all
+        of a batch size share, which differs by 0.1 % from round to round (None: no rounds).
+    """
+    rng = np.random.default_rng(0)
+    names, batches, rates, errors, paces = map(list, zip(*rows, strict=True))
+    rounds = [
+        {f"0.{place}@{batch}": noise - np.log(pace) for place, noise in enumerate(rng.normal(0, 0.001, ROUNDS))}
+        if pace
+        else None
+        for batch, pace in zip(batches, paces, strict=True)
+    ]
+    figures = np.array(rates) ** (-1.0 if METRICS[metric].better == "lower" else 1.0)
+    reach = np.exp(stats.norm.ppf(0.975) * np.array(errors))
+    estimates = {"": figures, "_log_se": errors, "_df": np.inf, "_ci_low": figures / reach, "_ci_high": figures * reach}
+    texts = ["" if logs is None else json.dumps(logs) for logs in rounds]
+    frame = cells(compiler=names, compiler_label=names, batch=batches, log_medians=texts)
+    return frame.assign(**{metric + end: values for end, values in estimates.items()}, **columns)
 
 
 class Drawn:
