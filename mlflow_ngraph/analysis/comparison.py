@@ -197,7 +197,7 @@ class Comparison(RoundPairs):
         low, high = ratios.ends
         with np.errstate(invalid="ignore"):
             able: Mask = low < 1 / (1 + AS_GOOD) if self.low_is_better else high > 1 + AS_GOOD
-            able &= ratios.known & (ratios.error > 0) & ~(ratios.far & ((ratios.log > 0) == self.low_is_better))
+            able &= ratios.known & ~(ratios.far & ((ratios.log > 0) == self.low_is_better))
         return able
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from mlflow_ngraph.analysis.cell_columns import Places
 from mlflow_ngraph.analysis.comparison import APART, Comparison
 from mlflow_ngraph.analysis.round_pairs import CHOICE, FIELD
 from mlflow_ngraph.analysis.undecided import COLUMNS, Rival
-from mlflow_ngraph.estimates import LEVEL, Estimate, quantile
+from mlflow_ngraph.estimates import Estimate, quantile
 from mlflow_ngraph.metrics import BEATEN_BY, FOREIGN, with_estimates
 from mlflow_ngraph.objectives import AS_GOOD, SECOND
 from mlflow_ngraph.text import plain
@@ -34,15 +34,13 @@ def rivals_of(compared: Comparison, answer: int | None, places: ArrayLike | None
     or the better end of its interval, exceeds the answer by more than `AS_GOOD`.
     """
     asked = np.arange(len(compared.frame)) if places is None else np.asarray(places, int)
-    unsure, near = asked[compared.unranked[asked]], asked[:0]
+    unsure = asked[compared.unranked[asked]]
+    near: Iterable[Rival] = ()
     if answer is not None:
         unsure = unsure[compared.skipped[unsure] | compared.better_than(compared.optimistic[unsure], answer)]
         ranked = asked[compared.ranks[asked]]
-        near = ranked[compared.could_win(answer, ranked)]
-    return (
-        *(_told(compared, near, answer) if answer is not None else ()),
-        *(Rival(**fields) for fields in _described(compared, unsure, answer)),
-    )
+        near = _told(compared, ranked[compared.could_win(answer, ranked)], answer)
+    return *near, *(Rival(**fields) for fields in _described(compared, unsure, answer))
 
 
 def _told(compared: Comparison, places: Places, answer: int) -> Iterator[Rival]:
@@ -99,7 +97,7 @@ def _again(compared: Comparison, rival: int, ratio: Estimate) -> int | None:
     enough = max(math.log(1 + AS_GOOD) - gain, gain)
     # With few rounds the interval is wide because they are few. More of them help by more than their root.
     freedom = float(ratio.freedom) * (rounds * _MORE - 1) / (rounds - 1)
-    reach = quantile(freedom, LEVEL) * float(ratio.error) / np.sqrt(_MORE)
+    reach = quantile(freedom) * float(ratio.error) / np.sqrt(_MORE)
     wanted = math.ceil(rounds * (_MORE[reach <= enough][0] if reach[-1] <= enough else _MORE[-1]))
     more: int = math.ceil(wanted * repetitions / rounds)
     return more

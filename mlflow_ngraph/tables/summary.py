@@ -88,9 +88,7 @@ class SummaryRow:
         """Compile time in seconds. Reuse is noted; "≤" marks concurrent compilation."""
         if self.compile_total_s is None:
             return ""
-        return (
-            f"{'≤ ' if self.built_beside else ''}{rounded(self.compile_total_s, 3)}{' (reused)' if self.compiled_by else ''}"
-        )
+        return f"{'≤ ' if self.built_beside else ''}{rounded(self.compile_total_s, 3)}{' (reused)' if self.compiled_by else ''}"
 
 
 def summary_rows(record: StudyRecord) -> list[SummaryRow]:

@@ -212,6 +212,8 @@ def test_of_no_cells_nothing_is_said() -> None:
         (0.98, 0.01, False, True),
         (10.0, 3.0, True, False),
         (0.1, 3.0, False, True),
+        (2.0, 0.0, True, False),
+        (0.5, 0.0, False, True),
         (2.0, NAN, False, False),
         (0.5, NAN, False, False),
     ],

@@ -96,7 +96,7 @@ def _drawn(rows: list[dict[str, Any]], seed: int) -> pd.DataFrame:
         cpu_reduction_log_se=np.where(frame["compiler"] == "identity", 0.0, 0.01),
         cpu_reduction_df=9.0,
         compile_total_s=rng.uniform(1, 60, count),
-        compile_total_s=1.0,
+        compile_s=1.0,
         built_beside=0.0,
         repetitions=100.0,
         foreign_cpu_percent=rng.uniform(0, 1, count),
