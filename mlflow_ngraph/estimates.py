@@ -24,7 +24,10 @@ WIDEST = 10.0
 
 UNEVEN = 0.4
 """Standard error of the logarithm of a ratio of two engines that was measured beside other load, from study to study, as a
-multiple of the share of the machine that the load took (`right_decisions` in docs/verification.md)."""
+multiple of the share of the machine that the load took (`right_decisions` in docs/verification.md). It was measured beside
+load on half of the machine; beyond, the multiple is of half of what the load took over what it left."""
+_MOST_LOAD = 0.95
+"""Largest share of the machine that counts: something was measured beside it."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,11 @@ class Estimate:
 
     def beside(self, load: ArrayLike) -> Estimate:
         """Widen ratios that were measured beside other load, given as a share of the machine: it may slow one side more."""
-        share = np.asarray(load, float)
+        share = np.minimum(load, _MOST_LOAD)
         if not share.any():
             return self
-        wider = self.over(Estimate(np.zeros_like(share), UNEVEN * share, np.full_like(share, np.inf)))
+        added = UNEVEN * np.maximum(share, share / (1 - share) / 2)
+        wider = self.over(Estimate(np.zeros_like(share), added, np.full_like(share, np.inf)))
         # What is added is known so much better than an error of two rounds that the interval of both could be narrower.
         narrower = quantile(wider.freedom) * wider.error < quantile(self.freedom) * self.error
         return self.where((share == 0) | narrower | ~self.known, wider)

@@ -173,14 +173,19 @@ def test_load_never_makes_an_interval_narrower(error: float, freedom: float, loa
     assert beside.log == own.log
     assert (beside.ends[1] >= own.ends[1] * (1 - 1e-12)).all()
     if np.isinf(freedom):
-        assert float(beside.error[0]) == pytest.approx(np.hypot(error, estimates.UNEVEN * load))
+        taken = min(load, 0.95)
+        assert float(beside.error[0]) == pytest.approx(
+            np.hypot(error, estimates.UNEVEN * (taken if taken <= 0.5 else taken / (1 - taken) / 2))
+        )
 
 
 def test_load_changes_only_ratios_that_were_measured_beside_some() -> None:
     """To the last bit: an error of 0.37 is not the root of its square."""
-    beside = Estimate(np.zeros(2), np.full(2, 0.37), np.full(2, np.inf)).beside([0, 1])
+    beside = Estimate(np.zeros(3), np.full(3, 0.37), np.full(3, np.inf)).beside([0, 0.5, 1])
     assert beside.error[0] == 0.37
-    assert beside.error[1] == pytest.approx(np.hypot(0.37, estimates.UNEVEN))
+    assert beside.error[1] == pytest.approx(np.hypot(0.37, estimates.UNEVEN / 2))
+    assert np.isfinite(beside.error[2])
+    assert np.isnan(beside.interval()[0]).tolist() == [False, False, True]
 
 
 def test_load_gives_no_interval_to_what_has_none() -> None:

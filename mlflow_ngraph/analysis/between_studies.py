@@ -23,6 +23,8 @@ from mlflow_ngraph.verdicts import Verdict
 
 FEWEST = 5
 """Fewest degrees of freedom for an estimate."""
+_HALVINGS = 60
+"""Steps of the search for a variance: as many as the digits of a number bear."""
 Machine = tuple[str, str]
 """Device and fingerprint."""
 _MACHINE = ("device", "fingerprint")
@@ -68,8 +70,12 @@ def of_machines(frame: pd.DataFrame, devices: Collection[str], metric: str = "sp
     asked = frame[frame["device"].isin(list(devices)) & (frame["verdict"] == str(Verdict.OK))]
     asked = asked.sort_values("started_at", kind="stable")
     whole = significance.figures(asked, metric)
-    # A study on several servers counts once. Exact values, such as the baseline over itself, are no figures.
-    rows = asked[np.isfinite(whole.log) & (whole.error > 0)].drop_duplicates(["study_id", *ALIKE, "fingerprint"])
+    # A study on several servers counts once. Exact values, such as the baseline over itself, are no figures, and what has
+    # too large an error to be shown with an interval tells nothing of studies.
+    shown = np.isfinite(whole.interval()[0])
+    rows = asked[np.isfinite(whole.log) & (whole.error > 0) & shown].drop_duplicates(
+        ["study_id", *ALIKE, "fingerprint"]
+    )
     found = {}
     for machine, inside in rows.groupby(list(_MACHINE), sort=False).indices.items():
         own = rows.iloc[inside]
@@ -93,7 +99,9 @@ def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: N
 
     Uses squared differences between a study and the next one with the figure, pooled over figures (von Neumann,
     Distribution of the ratio of the mean square successive difference to the variance, 1941). So a lasting change, such
-    as an upgrade, counts once and not in every later study.
+    as an upgrade, counts once and not in every later study. The variance is the one with which the squares are as large
+    on average as expected, each over its own (Paule and Mandel, Consensus values and weighting factors, 1982): figures
+    with large errors have hardly any say.
 
     ``logs`` and ``errors`` are logarithms of measured figures with their standard errors, in order of time; ``figures``
     and ``studies`` tell the figure and the study of each. All have the shape (measurements,).
@@ -106,10 +114,13 @@ def estimated(logs: Array, errors: Array, figures: NDArray[np.int64], studies: N
         return None
     order = np.argsort(of, kind="stable")
     neighbours = np.flatnonzero(np.diff(of[order]) == 0)
-    changes, variances = np.diff(logs[order])[neighbours], errors[order] ** 2
-    excess = changes**2 - variances[neighbours] - variances[neighbours + 1]
-    deviation = float(np.sqrt(max(0.0, excess.mean() / 2)))
-    return Between(deviation, freedom, often.size, len(np.unique(studies[times[of] > 1])))
+    squares, variances = np.diff(logs[order])[neighbours] ** 2, errors[order] ** 2
+    own = variances[neighbours] + variances[neighbours + 1]
+    low, high = 0.0, float(squares.max())
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.mean(squares / (own + middle)) > 1 else (low, middle)
+    return Between(float(np.sqrt(low / 2)), freedom, often.size, len(np.unique(studies[times[of] > 1])))
 
 
 def widened(ratios: Estimate, of: Sequence[Machine], between: Mapping[Machine, Between], studies: int = 1) -> Estimate:

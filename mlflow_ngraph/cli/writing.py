@@ -9,10 +9,12 @@ from pathlib import Path
 import click
 
 from mlflow_ngraph.cli import output, tables
-from mlflow_ngraph.errors import UsageError
+from mlflow_ngraph.errors import DiskFullError, UsageError
+from mlflow_ngraph.processes import disk_space
 from mlflow_ngraph.tables.sheet import Part, markdown
 
 _WIDE = 10_000
+STDOUT = "-"
 
 
 def form(asked: str | None, target: str | None, forms: Sequence[str], endings: Mapping[str, str]) -> str:
@@ -47,11 +49,17 @@ def printed(*parts: Part) -> str:
 
 
 def write(content: str | bytes, target: str | None) -> None:
-    """Print, or write to a file; raises `UsageError` if it cannot be written."""
-    if not target:
+    """Print, or write to a file; ``-`` is the standard output.
+
+    Raises `UsageError` if it cannot be written, and `DiskFullError` if there is no room for it.
+    """
+    if not target or target == STDOUT:
         click.echo(content, nl=False)
         return
     try:
-        Path(target).write_bytes(content.encode() if isinstance(content, str) else content)
+        with open(target, "wb") as file:  # a `Path` would lose the slash after the name of a directory
+            file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
+        if disk_space.is_lacking(error):
+            raise DiskFullError(f"no space left on a disk while writing {target}: free some room") from error
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error

@@ -60,6 +60,18 @@ def test_a_change_that_stays_counts_once() -> None:
     assert found.deviation < upgraded.deviation < 2 * found.deviation
 
 
+def test_figures_with_large_errors_change_nothing() -> None:
+    logs, errors, figures, studies = drawn(np.random.default_rng(7), 0.03, 40, 2, 0.01)
+    found = estimated(logs, errors, figures, studies)
+    noisy = drawn(np.random.default_rng(8), 0.03, 10, 2, 2.0)
+    both = estimated(*(np.concatenate([one, other]) for one, other in zip(
+        (logs, errors, figures, studies), (*noisy[:2], noisy[2] + 40, noisy[3]), strict=True
+    )))  # fmt: skip
+    assert found is not None
+    assert both is not None
+    assert both.deviation == pytest.approx(found.deviation, rel=0.15)
+
+
 @given(st.integers(0, 10**6), st.floats(-3, 3), st.integers(1, 5))
 def test_levels_of_figures_and_what_was_measured_once_do_not_matter(seed: int, level: float, singles: int) -> None:
     rng = np.random.default_rng(seed)

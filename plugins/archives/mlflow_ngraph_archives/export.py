@@ -64,13 +64,15 @@ def export(
 ) -> Exported:
     """Write studies into an archive. Equal studies give equal archives, bit for bit.
 
-    ``key`` signs it, and ``replace`` overwrites an existing file. ``on_wait`` is called before waiting for a process
-    that runs or records one of the studies. Raises `UsageError` if there is a file already or it cannot be written
-    there, `ArchiveError` if a file has changed while it was read or a study is given twice, `JournalError` if there is
+    ``key`` signs it, and ``replace`` overwrites an existing file, but no link, pipe or device. ``on_wait`` is called
+    before waiting for a process that runs or records one of the studies. Raises `UsageError` if there is a file already
+    or it cannot be written there, `ArchiveError` if a file has changed while it was read or a study is given twice, `JournalError` if there is
     no study in a directory or its journal is damaged, and `DiskFullError` if there is no room for it.
     """
     if target.exists() and not replace:
         raise UsageError(f"{target} is there already: choose another name, or add --force")
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise UsageError(f"{target} is no plain file: choose another name")
     places = [directory.resolve() for directory in directories]
     if len(set(places)) != len(places):
         raise ArchiveError(f"study {max(places, key=places.count).name} is given twice")
