@@ -125,8 +125,7 @@ class Study(Section):
     """The lane that speed-ups and other ratios refer to: the name of a compiler of the study, with its flags if it is
     listed several times, such as ``openvino[num_streams=2]``. The reference of parity does not depend on it."""
     compilers: list[Annotated[CompilerChoice, _choice("name")]] = Field(min_length=1)
-    """The compilers; one may be listed several times with different flags. ``identity`` is always measured if it is the
-    baseline."""
+    """The compilers; one may be listed several times with different flags. The baseline is always measured."""
     batch_sizes: Annotated[list[Annotated[int, Field(ge=1, le=MOST_BATCH)]], BeforeValidator(listed)] = Field(
         min_length=1
     )
@@ -256,9 +255,9 @@ class Study(Section):
     def _baseline_first(cls, value: list[CompilerChoice], info: ValidationInfo) -> list[CompilerChoice]:
         distinct(value, "compiler", lambda choice: choice.label)
         named = info.data.get("baseline", BASELINE)
-        if named == BASELINE and not any(choice.name == BASELINE for choice in value):
-            value = [CompilerChoice(name=BASELINE), *value]
         fitting = baseline_labels(named, value)
+        if not fitting and "[" not in named:
+            value, fitting = [CompilerChoice(name=named), *value], [named]
         return sorted(value, key=lambda choice: (choice.label not in fitting[:1], choice.name != BASELINE))
 
     @model_validator(mode="after")

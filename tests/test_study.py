@@ -50,10 +50,16 @@ def test_a_baseline_may_be_named_by_its_flags():
         study.parse({**MINIMAL, "compilers": twice, "baseline": "tvm"})
 
 
-def test_a_baseline_that_is_no_lane_is_one_line():
+def test_the_baseline_is_measured_though_it_is_not_listed():
+    found = study.parse({**MINIMAL, "baseline": "onnxruntime"})
+    assert [choice.label for choice in found.compilers] == ["onnxruntime", "openvino"]
+    assert found.baseline_label == "onnxruntime"
+
+
+def test_a_baseline_with_flags_that_is_no_lane_is_one_line():
     with pytest.raises(StudyError) as caught:
-        study.parse({**MINIMAL, "baseline": "onnxruntime"})
-    assert str(caught.value) == "study: baseline 'onnxruntime' is no lane of the study: write one of openvino"
+        study.parse({**MINIMAL, "baseline": "tvm[opt=3]"})
+    assert str(caught.value) == "study: baseline 'tvm[opt=3]' is no lane of the study: write one of openvino"
 
 
 def test_a_study_from_before_there_was_a_choice_goes_on_as_the_same_one():

@@ -26,6 +26,7 @@ from mlflow_ngraph.metrics import METRICS, Metric, is_complement, with_estimates
 from mlflow_ngraph.objectives import OBJECTIVES, Limit
 from mlflow_ngraph.tables import baselines
 from mlflow_ngraph.tables.columns import metrics_of
+from mlflow_ngraph.text import counted
 from mlflow_ngraph.verdicts import Verdict
 
 Fleet = Literal["maximin", "geomean"]
@@ -102,7 +103,7 @@ def recommend(
     needed = _columns([metric, "throughput", "speedup", *shown, *(limit.metric for limit in limits)])
     fitting_filters = asked.of(frame[[name for name in frame.columns if name in needed]])
     chosen = latest(fitting_filters).reset_index(drop=True)
-    _check_measured(chosen, metric)
+    _check_measured(chosen, metrics[metric])
     asked_for = list(dict.fromkeys([metric, *shown, *(limit.metric for limit in limits)]))
     baselines.check_one(chosen, [metrics[name] for name in asked_for])
     compared = Comparison(chosen, metrics[metric])
@@ -166,12 +167,17 @@ def _objective(name: str, metrics: Mapping[str, Metric]) -> str:
     return objectives.objective(name, metrics, {_AT_RATE: AT_RATE}).name
 
 
-def _check_measured(chosen: pd.DataFrame, metric: str) -> None:
-    if not chosen[metric].notna().any():
-        hint = (
-            "; mlflow-ngraph doctor shows which meters a machine has" if metric.startswith(("energy", "power")) else ""
+def _check_measured(chosen: pd.DataFrame, metric: Metric) -> None:
+    name, numbers = metric.name, chosen[metric.name].dropna()
+    if numbers.empty:
+        meters = "; mlflow-ngraph doctor shows which meters a machine has"
+        needed = name.startswith(("energy", "power")) or any(word in metric.meaning for word in ("energy", "power"))
+        raise UsageError(f"none of these {len(chosen)} cells has {name}{meters if needed else ''}")
+    if metric.estimated and not is_complement(name) and (numbers <= 0).any():
+        raise UsageError(
+            f"{name} is zero or negative in {counted(int((numbers <= 0).sum()), 'cell')}: only positive figures can be "
+            "ranked, by their ratios; compare shows them"
         )
-        raise UsageError(f"none of these {len(chosen)} cells has {metric}{hint}")
 
 
 def _fitting(compared: Comparison, limits: Sequence[Limit]) -> tuple[NDArray[np.bool_], list[tuple[str, ...]]]:

@@ -56,9 +56,10 @@ def write(content: str | bytes, target: str | None) -> None:
     if not target or target == STDOUT:
         click.echo(content, nl=False)
         return
+    if target.endswith("/"):  # which a `Path` would leave out
+        raise UsageError(f"cannot write {target}: it names a directory")
     try:
-        with open(target, "wb") as file:  # a `Path` would lose the slash after the name of a directory
-            file.write(content.encode() if isinstance(content, str) else content)
+        Path(target).write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         if disk_space.is_lacking(error):
             raise DiskFullError(f"no space left on a disk while writing {target}: free some room") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ def from_record(
     declared, baseline = declared_metrics(record.study), record.baseline
     rows = [
         {
+            **dict.fromkeys(declared, math.nan),  # a metric that no cell has is known all the same
             **_row(record, lane, cell, baseline),
             "custom_metrics": json.dumps(declared, sort_keys=True) if declared else None,
             "run_id": run_id,
