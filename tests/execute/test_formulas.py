@@ -11,7 +11,7 @@ import pytest
 from mlflow_ngraph import study
 from mlflow_ngraph.analysis import compare, significance
 from mlflow_ngraph.analysis.recommend import recommend
-from mlflow_ngraph.errors import StudyError
+from mlflow_ngraph.errors import StudyError, UsageError
 from mlflow_ngraph.execute import formulas
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.tables.columns import metrics_of
@@ -139,3 +139,17 @@ def test_nothing_is_recommended_where_the_figure_in_the_formula_has_no_interval(
     assert "which has no interval" in found.about["answers"][0]["said"]
     # Of several figures there is none anyway, and they are compared as they stand.
     assert recommend(unknown, objective="per_percent", workloads=["resnet18"]).table["best"].any()
+
+
+def test_a_metric_without_any_value_is_known(record: StudyRecord) -> None:
+    frame = table_of(record)
+    assert compare.compare(frame, metric="hopeless", workloads=["resnet18"]).table.empty
+    with pytest.raises(UsageError, match=r"none of these \d+ cells has hopeless"):
+        recommend(frame, objective="hopeless")
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.0])
+def test_figures_that_have_no_ratios_are_not_ranked(record: StudyRecord, factor: float) -> None:
+    frame = table_of(record)
+    with pytest.raises(UsageError, match=r"tcr is zero or negative in \d+ cells: only positive figures can be ranked"):
+        recommend(frame.assign(tcr=factor * frame["tcr"]), objective="tcr")

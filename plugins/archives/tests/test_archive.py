@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import random
 import shutil
 import tarfile
@@ -289,6 +290,15 @@ def test_a_file_is_replaced_only_where_that_is_asked_for(measured: Path, tmp_pat
     assert cli(["study", "export", str(measured), "-o", str(tmp_path / "study.tar"), "--force"]) == 0
     assert importing.check(tmp_path / "study.tar", EVERYTHING).contents.studies[0].name == "carried"
     assert [path.name for path in tmp_path.iterdir()] == ["study.tar"]
+
+
+def test_links_and_pipes_are_not_replaced(measured: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("elsewhere.tar")
+    for name in ("pipe", "link"):
+        with pytest.raises(UsageError, match="is no plain file"):
+            export([measured], tmp_path / name, replace=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
 
 
 def test_who_signed_it_is_told_and_wanted(measured: Path, signing_key: Path, tmp_path: Path) -> None:
