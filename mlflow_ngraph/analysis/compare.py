@@ -132,7 +132,7 @@ def compare(
     apart = _Apart(shown.known(), list(rows), list(columns))
     apart.separate(best or _TELLS_APART)
     places = [*apart.rows, *apart.columns]
-    ranked = shown.best(places)
+    ranked = shown.best(places, apart.rows, best)
     if best:
         ranked = ranked.leaders(best)
     table = _pivot(ranked, apart.rows, apart.columns, sort)

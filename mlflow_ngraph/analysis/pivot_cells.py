@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mlflow_ngraph.analysis import significance
-from mlflow_ngraph.analysis.cell_columns import Mask, Places
+from mlflow_ngraph.analysis.cell_columns import Mask, Places, grouped
 from mlflow_ngraph.analysis.comparison import Comparison
 from mlflow_ngraph.errors import UsageError
 from mlflow_ngraph.estimates import ALPHA, Array, Estimate
@@ -34,6 +34,10 @@ class PivotCells:
     """Ratios to the baseline by cell; None without a baseline."""
     touched: Mask | None = None
     """Ratios that noise affects: those without shared rounds."""
+    whole: PivotCells | None = None
+    """The cells that these stand for, each for those of its place; None if they are all."""
+    stands_for: Places | None = None
+    """For each cell of ``whole``, the position of the one that stands for it; -1 if none does."""
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -65,15 +69,19 @@ class PivotCells:
         """Select cells by position."""
         divided = None if self.divided is None else self.divided.take(own)
         touched = None if self.touched is None else self.touched[own]
-        return PivotCells(self.compared, self.places[own], divided, touched)
+        if self.stands_for is None:
+            return PivotCells(self.compared, self.places[own], divided, touched)
+        positions = np.full(len(self.places) + 1, -1)
+        positions[own] = np.arange(len(own))
+        return PivotCells(self.compared, self.places[own], divided, touched, self.whole, positions[self.stands_for])
 
     def known(self) -> pd.DataFrame:
         """Rows of cells with a number."""
         known: pd.DataFrame = self.frame[~np.isnan(self.values)]
         return known
 
-    def best(self, by: Sequence[str]) -> PivotCells:
-        """Best cell of each place, ``ok`` ones first."""
+    def best(self, by: Sequence[str], *groups: Sequence[str]) -> PivotCells:
+        """Best cell of each place, ``ok`` ones first. The best cell of a group stands for its place."""
         known = ~np.isnan(self.values) & self.frame[list(by)].notna().all(axis=1).to_numpy(bool)
         positions = np.flatnonzero(known)
         keys = self.frame.iloc[positions][list(by)]
@@ -83,8 +91,17 @@ class PivotCells:
             )
         doubtful = (self.frame["verdict"].to_numpy(str) != str(Verdict.OK))[positions]
         order = positions[np.lexsort((self.badness[positions], doubtful))]
-        together = self.frame.iloc[order].groupby(list(by), sort=False).indices.values()
-        return self.take(np.sort(np.array([self._best(order[inside]) for inside in together], int)))
+        place = self.frame.iloc[order].groupby(list(by), sort=False).ngroup().to_numpy(int)
+        together = grouped(place, np.arange(len(order)))
+        chosen = np.array([self._best(order[inside]) for inside in together.values()], int)
+        if self.divided is not None or len(chosen) == len(order):
+            return self.take(np.sort(chosen))
+        whole = self.take(order)
+        for columns in sorted(groups, key=len, reverse=True):  # the largest groups last
+            leads = np.flatnonzero(whole.marks(columns)[0])
+            chosen[place[leads]] = order[leads]
+        ordered = np.argsort(chosen)
+        return replace(self.take(chosen[ordered]), whole=whole, stands_for=np.argsort(ordered)[place])
 
     def leaders(self, by: Sequence[str]) -> PivotCells:
         """Best cell of each group, with its ties."""
@@ -95,11 +112,16 @@ class PivotCells:
         """Mark the best cells of groups, and their ties.
 
         Only cells that rank take part; see `Comparison.ranks`. p-values are adjusted within each group. A better figure
-        that cannot rank counts as a tie: nothing shows that it is worse.
+        that cannot rank counts as a tie: nothing shows that it is worse. A cell that stands for others is marked if one of
+        them is.
         """
         leads, ties = np.zeros(len(self.places), bool), np.zeros(len(self.places), bool)
         if self.metric.better == "neither":
             return leads, ties
+        if self.whole is not None and self.stands_for is not None:
+            for mask, every in zip((leads, ties), self.whole.marks(by), strict=True):
+                mask[self.stands_for[every & (self.stands_for >= 0)]] = True
+            return leads, ties & ~leads
         able = self.compared.ranks[self.places]
         unsure = self.compared.ok[self.places] & ~able
         everywhere = range(len(self.places))

@@ -98,8 +98,16 @@ def disagreements(frame: pd.DataFrame, asked: str) -> Iterator[str]:
         return
     told, about = recommend(frame, objective=asked)
     yield from _marks("compare", told, compare(frame, rows=_GROUP, columns=_CELL, metric=metric).about["values"])
-    merged = compare(frame, rows=_GROUP, columns=["precision"], metric=metric, best=_GROUP)
-    yield from _merged(told, merged.about["values"])
+    for column in ("precision", "compiler_label"):
+        merged = compare(frame, rows=_GROUP, columns=[column], metric=metric, best=_GROUP)
+        yield from _merged(told, merged.about["values"], column)
+    yield from _merged(
+        told,
+        compare(frame, rows=_GROUP, columns=["compiler_label"], metric=metric, best=[*_GROUP, "compiler_label"]).about[
+            "values"
+        ],
+        "compiler_label",
+    )
     yield from _costs(told, frame, metric)
     found = {(answer["workload"], answer["device"]): answer for answer in about["answers"]}
     for (workload, device), own in frame.groupby(_GROUP, sort=False):
@@ -126,12 +134,18 @@ def _marks(verb: str, told: pd.DataFrame, entries: list[dict[str, Any]]) -> Iter
             yield f"{verb}: another interval of {_name(row)}"
 
 
-def _merged(told: pd.DataFrame, entries: list[dict[str, Any]]) -> Iterator[str]:
-    """The cell that stands for all that fall together."""
+def _merged(told: pd.DataFrame, entries: list[dict[str, Any]], column: str) -> Iterator[str]:
+    """The cells that stand for all that fall together, and whether one of those is as good."""
     best = told[told["rank"] == 1]
     shown = {entry["cell"] for entry in entries if entry["best"]}
     if shown != set(best["cell"]):
         yield f"compare: {sorted(shown)} stand for all, not {sorted(best['cell'])}"
+    names = [*_GROUP, column]
+    tied = {tuple(row[name] for name in names) for row in told[told["tied"]].to_dict("records")}
+    tied -= {tuple(row[name] for name in names) for row in best.to_dict("records")}
+    marked = {tuple(entry[name] for name in names) for entry in entries if entry["tied"]}
+    if not tied <= marked:  # what cannot rank may be marked besides
+        yield f"compare: {sorted(tied - marked)} are not marked as ties"
 
 
 def _costs(told: pd.DataFrame, frame: pd.DataFrame, metric: str) -> Iterator[str]:
