@@ -94,7 +94,7 @@ class PivotCells:
         place = self.frame.iloc[order].groupby(list(by), sort=False).ngroup().to_numpy(int)
         together = grouped(place, np.arange(len(order)))
         chosen = np.array([self._best(order[inside]) for inside in together.values()], int)
-        if self.divided is not None or len(chosen) == len(order):
+        if len(chosen) == len(order):
             return self.take(np.sort(chosen))
         whole = self.take(order)
         for columns in sorted(groups, key=len, reverse=True):  # the largest groups last
@@ -106,7 +106,8 @@ class PivotCells:
     def leaders(self, by: Sequence[str]) -> PivotCells:
         """Best cell of each group, with its ties."""
         leads, ties = self.marks(by)
-        return self.take(np.flatnonzero(leads | ties))
+        marked = self if self.whole is not None else replace(self, whole=self, stands_for=np.arange(len(self.places)))
+        return marked.take(np.flatnonzero(leads | ties))
 
     def marks(self, by: Sequence[str]) -> tuple[Mask, Mask]:
         """Mark the best cells of groups, and their ties.
