@@ -372,7 +372,8 @@ def test_the_best_by_pairs_leads(metric: str, rows: list[Any], lead: int) -> Non
 def test_a_race_is_left_because_of_a_cell_of_the_same_study() -> None:
     rows = [(name, 1, rate, 0.01, rate) for name, rate in (("a", 100), ("b", 80), ("c", 60))]
     frame = raced("throughput", *rows, *rows)
-    frame = frame.assign(study_id=["one"] * 3 + ["two"] * 3, beaten_by=[None, *frame["cell"][[0, 1]], None, None, None])
+    beaten_by = pd.Series([None, *frame["cell"][[0, 1]], None, None, None], dtype=object)
+    frame = frame.assign(study_id=["one"] * 3 + ["two"] * 3, beaten_by=beaten_by)
     compared, places = Comparison(frame, METRICS["throughput"]), np.arange(6)
     assert compared.left(places, places).tolist() == [False, True, True, False, False, False]
     assert compared.left(places, places[1:]).tolist() == [False, False, True, False, False, False]

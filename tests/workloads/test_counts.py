@@ -48,6 +48,7 @@ def test_catalogue_repeats_both_tables() -> None:
     assert all(info.inputs[0].shape == ("batch", 3, 224, 224) for info in models)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compilers")
 def test_table_4_is_what_the_counters_find() -> None:
     torchvision_hook.install()

@@ -214,7 +214,7 @@ def _latest(both: pd.DataFrame, places: NDArray[Any], keys: Sequence[str]) -> ND
     rows = pd.DataFrame({"started_at": started, "finished_at": started, "verdict": both["verdict"]})
     rows["mark"] = _marks(both, [*keys, "fingerprint"])
     newest = latest(rows.iloc[places], ["mark"]).sort_values("started_at", kind="stable")
-    return newest.index.to_numpy(np.int64)
+    return np.array(newest.index, np.int64)
 
 
 def _matches(
