@@ -272,6 +272,11 @@ class Study(Section):
             )
         return self
 
+    @field_validator("precision")
+    @classmethod
+    def _different(cls, value: list[Precision]) -> list[Precision]:
+        return distinct(value, "precision", str)
+
     @field_validator("batch_sizes", mode="before")
     @classmethod
     def _numbers(cls, value: Any) -> Any:

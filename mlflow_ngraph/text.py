@@ -70,7 +70,10 @@ def rounded(value: float | None, digits: int = 4) -> str:
 
 def decimals(value: float | None, places: int = 2) -> str:
     """Format a number with fixed decimals; empty if missing."""
-    return "" if value is None or not math.isfinite(value) else f"{value:.{places}f}".replace("-", MINUS)
+    if value is None or not math.isfinite(value):
+        return ""
+    shown = round(value, places) + 0.0  # no negative zero
+    return f"{shown:.{places}f}".replace("-", MINUS)
 
 
 def with_thousands(value: float | None) -> str:

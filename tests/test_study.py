@@ -50,6 +50,11 @@ def test_a_baseline_may_be_named_by_its_flags():
         study.parse({**MINIMAL, "compilers": twice, "baseline": "tvm"})
 
 
+def test_a_precision_that_is_listed_twice_is_named():
+    with pytest.raises(StudyError, match="precision: precision 'fp32' is listed twice"):
+        study.parse({**MINIMAL, "precision": ["fp32", "fp32"]})
+
+
 def test_the_baseline_is_measured_though_it_is_not_listed():
     found = study.parse({**MINIMAL, "baseline": "onnxruntime"})
     assert [choice.label for choice in found.compilers] == ["onnxruntime", "openvino"]

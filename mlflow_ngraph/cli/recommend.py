@@ -242,7 +242,7 @@ def _notes(table: pd.DataFrame, about: dict[str, Any]) -> Iterator[str]:
         yield remarks.environment_warning(setting)
     yield from _without_interval(table)
     if bool(table["tied"].any()):
-        yield "≈ cannot be told from the best (*): see docs/explanation/comparing.md"
+        yield "≈ cannot be told from the first of its table: see docs/explanation/comparing.md"
     yield from _between(table, about)
     yield from _without_engine(table)
     if about["front"]:

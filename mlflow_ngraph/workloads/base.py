@@ -123,7 +123,10 @@ class WorkloadRef:
         head, _, query = text.partition("?")
         scheme, colon, target = head.partition(":")
         if not colon or not target:
-            raise WorkloadError(f"workload {shortened(text)} has no scheme: write scheme:target, such as timm:resnet18")
+            lacks = "target" if colon else "scheme"
+            raise WorkloadError(
+                f"workload {shortened(text)} has no {lacks}: write scheme:target, such as timm:resnet18"
+            )
         pairs = parse_qsl(query, keep_blank_values=True)
         if len(options := dict(pairs)) < len(pairs):
             raise WorkloadError(f"workload {shortened(text)} has an option twice")
