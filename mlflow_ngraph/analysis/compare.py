@@ -93,8 +93,8 @@ def compare(
     -------
     Described
         The pivot. ``about`` has: ``metric``, ``unit``, ``relative_to`` and ``baseline`` (of ratios); ``cells`` (number
-        of cells), ``left_out`` (excluded cells by verdict) and ``without_baseline`` (number of cells without one);
-        ``added`` (columns added to the rows) and ``refined`` (replaced columns). ``values`` describes each number: its
+        of cells), ``left_out`` (excluded cells by verdict), ``without_baseline`` and ``without_value`` (numbers of
+        cells without one); ``added`` (columns added to the rows) and ``refined`` (replaced columns). ``values`` describes each number: its
         cell, ``which`` (columns that separate it from merged cells), verdict, interval, effective precision, fallback
         nodes, ``unsteady``, ``noise`` and ``variables``; ``best`` of its row, and ``tied`` with the best or, for
         ratios, with 1.
@@ -144,6 +144,7 @@ def compare(
         "cells": len(kept),
         "left_out": {str(name): int(count) for name, count in left_out["verdict"].value_counts().items()},
         "without_baseline": without,
+        "without_value": int(np.isnan(shown.values).sum()),
         "added": apart.rows[len(rows) :],
         "quieter": quieter(fitting),
         "refined": {old: new for old, new in _REFINED.items() if old in [*rows, *columns] and old not in places},

@@ -68,6 +68,7 @@ def _notes(pivot: Pivot) -> Iterator[str]:
     left_out = "".join(f", {count} {verdict}" for verdict, count in about["left_out"].items())
     note = f"; left out{left_out[1:]} (--include or --all shows them)" if left_out else ""
     without = f"; {about['without_baseline']} have no baseline" if about["without_baseline"] else ""
+    without += f"; {about['without_value']} have no value" if about["without_value"] else ""
     yield f"{metric_title(about['metric'], about['baseline'])}{relative}{unit} of {about['cells']} cells{note}{without}"
     if about["added"]:
         names = ", ".join(about["added"])

@@ -29,6 +29,7 @@ def sign(engine: str, key: Path, tracking_uri: str | None, as_json: bool) -> int
     package.require_name(engine)
     private = trust_options.load(key)
     if Path(engine).is_dir() or ":" not in engine:
+        package.require(Path(engine))
         opened = package.open_package(Path(engine))
         by, digest, where = package.sign(opened, private), opened.digest, str(opened.directory)
     else:
