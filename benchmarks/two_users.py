@@ -43,7 +43,7 @@ from mlflow_ngraph.errors import NGraphError
 from mlflow_ngraph.execute import replay
 from mlflow_ngraph.execute.record import StudyRecord
 from mlflow_ngraph.recording.from_journal import sync_study
-from mlflow_ngraph.study import CompilerChoice
+from mlflow_ngraph.study_settings import CompilerChoice
 from mlflow_ngraph.tracking.schema import Artifact, Kind, Tag
 
 _STUDY = STUDY.model_copy(update={"compilers": [CompilerChoice(name=name) for name in ("identity", "onnxruntime")]})

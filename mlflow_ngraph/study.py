@@ -26,6 +26,7 @@ from mlflow_ngraph.study_metrics import CustomMetric
 from mlflow_ngraph.study_settings import (
     Adaptive,
     Arrivals,
+    CompilerChoice,
     Limits,
     Section,
     Stability,
@@ -70,20 +71,6 @@ class WorkloadChoice(Section):
     def names(self) -> tuple[str, str]:
         """The reference as written, and in full."""
         return self.ref, str(self.parsed())
-
-
-class CompilerChoice(Section):
-    """A compiler of a study with its flags. In YAML either a name or a mapping."""
-
-    name: str
-    flags: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
-    """Flags that differ from the compiler's defaults."""
-
-    @property
-    def label(self) -> str:
-        """The name with the given flags."""
-        shown = ",".join(f"{key}={value}" for key, value in sorted(self.flags.items()))
-        return f"{self.name}[{shown}]" if shown else self.name
 
 
 def _choice(key: str) -> BeforeValidator:

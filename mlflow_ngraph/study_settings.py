@@ -1,4 +1,4 @@
-"""Sections of a study: warm-up, repetitions, stability, arrivals and limits."""
+"""Sections of a study: compilers with flags, warm-up, repetitions, stability, arrivals and limits."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ class Section(BaseModel):
     """A mapping of a study with declared keys only."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class CompilerChoice(Section):
+    """A compiler of a study with its flags. In YAML either a name or a mapping."""
+
+    name: str
+    flags: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    """Flags that differ from the compiler's defaults."""
+
+    @property
+    def label(self) -> str:
+        """The name with the given flags."""
+        shown = ",".join(f"{key}={value}" for key, value in sorted(self.flags.items()))
+        return f"{self.name}[{shown}]" if shown else self.name
 
 
 class WarmUp(Section):

@@ -94,10 +94,10 @@ def compare(
     Described
         The pivot. ``about`` has: ``metric``, ``unit``, ``relative_to`` and ``baseline`` (of ratios); ``cells`` (number
         of cells), ``left_out`` (excluded cells by verdict), ``without_baseline`` and ``without_value`` (numbers of
-        cells without one); ``added`` (columns added to the rows) and ``refined`` (replaced columns). ``values`` describes each number: its
-        cell, ``which`` (columns that separate it from merged cells), verdict, interval, effective precision, fallback
-        nodes, ``unsteady``, ``noise`` and ``variables``; ``best`` of its row, and ``tied`` with the best or, for
-        ratios, with 1.
+        cells without one); ``added`` (columns added to the rows) and ``refined`` (replaced columns). ``values``
+        describes each number: its cell, ``which`` (columns that separate it from merged cells), verdict, interval,
+        effective precision, fallback nodes, ``unsteady``, ``noise`` and ``variables``; ``best`` of its row, and
+        ``tied`` with the best or, for ratios, with 1.
 
     Raises
     ------

@@ -13,7 +13,8 @@ from mlflow_ngraph.compilers.base import FlagValue
 from mlflow_ngraph.devices.fingerprint import processor
 from mlflow_ngraph.execute.record import CellRecord, LaneRecord, StudyRecord
 from mlflow_ngraph.metrics import CELL_METRICS, FREEDOM, LOG_ERROR
-from mlflow_ngraph.study import CompilerChoice, Study, WorkloadChoice
+from mlflow_ngraph.study import Study, WorkloadChoice
+from mlflow_ngraph.study_settings import CompilerChoice
 from mlflow_ngraph.tables.sheet import markdown
 from mlflow_ngraph.tables.summary import of_lane
 from mlflow_ngraph.tracking import schema

@@ -66,8 +66,9 @@ def export(
 
     ``key`` signs it, and ``replace`` overwrites an existing file, but no link, pipe or device. ``on_wait`` is called
     before waiting for a process that runs or records one of the studies. Raises `UsageError` if there is a file already
-    or it cannot be written there, `ArchiveError` if a file has changed while it was read or a study is given twice, `JournalError` if there is
-    no study in a directory or its journal is damaged, and `DiskFullError` if there is no room for it.
+    or it cannot be written there, `ArchiveError` if a file has changed while it was read or a study is given twice,
+    `JournalError` if there is no study in a directory or its journal is damaged, and `DiskFullError` if there is no room
+    for it.
     """
     if target.exists() and not replace:
         raise UsageError(f"{target} is there already: choose another name, or add --force")
